@@ -41,9 +41,17 @@ class Decoder(nn.Module):
 
     def __init__(self, n_tokens: int) -> None:
         super().__init__()
-        options = {"dropout": 0.0, "activation": F.gelu, "batch_first": True, "norm_first": True}
+        options = {
+            "dropout": 0.0,
+            "activation": F.gelu,
+            "batch_first": True,
+            "norm_first": True,
+        }
         self.tokens, self.positions = nn.Embedding(n_tokens, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        blocks = (nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, **options) for _ in range(LAYERS))
+        blocks = (
+            nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, **options)
+            for _ in range(LAYERS)
+        )
         self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(WIDTH)
         random = torch.Generator().manual_seed(key("init"))
         for name, weight in self.named_parameters():
@@ -79,10 +87,19 @@ def val_loss(model: Decoder, val: Tensor) -> float:
 
 def train(trial: optuna.Trial, train_split: Tensor, val_split: Tensor, n_tokens: int) -> float:
     """Train a trial and return its lowest loss. (sweep/loop.py; a step: train/stack.py; its records: records/)"""
-    peak, losses, model = trial.suggest_float("learning_rate", min(RATES), max(RATES)), [], Decoder(n_tokens)
+    peak, losses, model = (
+        trial.suggest_float("learning_rate", min(RATES), max(RATES)),
+        [],
+        Decoder(n_tokens),
+    )
     mlflow.log_param("learning_rate", peak)
-    weights = {decays: [w for w in model.parameters() if (w.ndim > 1) == decays] for decays in (True, False)}
-    groups = [{"params": params, "weight_decay": 0.1 * decays} for decays, params in weights.items()]
+    weights = {
+        decays: [w for w in model.parameters() if (w.ndim > 1) == decays]
+        for decays in (True, False)
+    }
+    groups = [
+        {"params": params, "weight_decay": 0.1 * decays} for decays, params in weights.items()
+    ]
     optimizer, floor = torch.optim.AdamW(groups, betas=(0.9, 0.95)), min(1e-5, peak)
     words = np.random.Philox(key=key("batches")).random_raw(STEPS * BATCH) >> np.uint64(11)
     starts = torch.from_numpy((words * ((len(train_split) - LENGTH) / 2**53)).astype(np.int64))
@@ -96,11 +113,17 @@ def train(trial: optuna.Trial, train_split: Tensor, val_split: Tensor, n_tokens:
             if trial.should_prune():
                 raise optuna.TrialPruned
         share = 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP)))
-        rate = peak * (step + 1) / (WARMUP + 1) if step < WARMUP else floor + (peak - floor) * share
+        rate = (
+            peak * (step + 1) / (WARMUP + 1)
+            if step < WARMUP
+            else floor + (peak - floor) * share
+        )
         for group in optimizer.param_groups:
             group["lr"] = rate
         windows = train_split[starts[step * BATCH :][:BATCH, None] + torch.arange(LENGTH + 1)]
-        F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()).backward()
+        F.cross_entropy(
+            model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()
+        ).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -109,13 +132,19 @@ def train(trial: optuna.Trial, train_split: Tensor, val_split: Tensor, n_tokens:
 
 def sweep(train_text: str, val_text: str, folder: Path) -> optuna.Study:
     """Train a trial for each learning rate. (sweep/trials/, and sweep/ for several workers)"""
-    characters = {character: at for at, character in enumerate(sorted({*train_text, *val_text}))}
-    splits = [torch.tensor([*map(characters.__getitem__, text)]) for text in (train_text, val_text)]
+    characters = {
+        character: at for at, character in enumerate(sorted({*train_text, *val_text}))
+    }
+    splits = [
+        torch.tensor([*map(characters.__getitem__, text)]) for text in (train_text, val_text)
+    ]
     mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
     mlflow.set_experiment("one-sweep")
     sampler = optuna.samplers.GridSampler({"learning_rate": RATES}, seed=0)
     pruner = optuna.pruners.ThresholdPruner(upper=3.0, n_warmup_steps=EVERY)
-    study = optuna.create_study(storage=f"sqlite:///{folder}/optuna.db", sampler=sampler, pruner=pruner)
+    study = optuna.create_study(
+        storage=f"sqlite:///{folder}/optuna.db", sampler=sampler, pruner=pruner
+    )
 
     def objective(trial: optuna.Trial) -> float:
         with mlflow.start_run():

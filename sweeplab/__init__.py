@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from sweeplab.runs.run import Run as Run
 
 __version__ = VERSION
-__all__ = ["BadInput", "Run", "Study", "laws", "load_run", "load_study", "make_study", "open_study"]
+__all__ = [
+    "BadInput",
+    "Run",
+    "Study",
+    "laws",
+    "load_run",
+    "load_study",
+    "make_study",
+    "open_study",
+]
 # Where the public names live that are imported when they are first used: `import sweeplab` alone is quick.
 _HOMES = {"BadInput": "sweeplab.errors", "Run": "sweeplab.runs.run", "Study": "sweeplab.api"}
 
@@ -105,7 +114,9 @@ def load_study(
     return Study(spec, folder)
 
 
-def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> "Study":
+def open_study(
+    name: str, lab: str | Path | None = None, *, allow_plugins: bool = False
+) -> "Study":
     """Open a study of the lab as it was last run; `.run()` continues it.
 
     Raises:

@@ -13,7 +13,8 @@ COLLECT_AFTER = 50_000
 def start() -> None:
     """Import the command line and run it; Ctrl-C during the import prints no traceback."""
     gc.set_threshold(COLLECT_AFTER)
-    atexit.register(gc.freeze)  # nor at the end, when Python would look through them again, for half a second
+    # Nor at the end, when Python would look through them again, for half a second.
+    atexit.register(gc.freeze)
     try:
         from sweeplab.cli import main
     except KeyboardInterrupt:

@@ -239,7 +239,9 @@ class Study(Results):
         from sweeplab.analysis.differences import confirmed_cells
         from sweeplab.sweep.confirming import confirm
 
-        confirmed = confirm(self.folder, self.spec, top, seeds, lambda spec: run(Study(spec, self.lab)))
+        confirmed = confirm(
+            self.folder, self.spec, top, seeds, lambda spec: run(Study(spec, self.lab))
+        )
         return confirmed_cells(confirmed)
 
     def transfer(
@@ -347,7 +349,9 @@ class Study(Results):
         """
         from sweeplab.sweep import steering
 
-        return steering.enqueue(self.folder, [f"{name}={yaml_text(value)}" for name, value in values.items()])
+        return steering.enqueue(
+            self.folder, [f"{name}={yaml_text(value)}" for name, value in values.items()]
+        )
 
     def stop(self) -> None:
         """Make the study save its runs and end, whichever process runs it; `run` continues them.
@@ -380,12 +384,16 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
     studied = read_studies(lab, names)
     if len(names) > 1:
         studied.check_comparable()
-    report = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
+    report = ReportData.of_study(
+        studied.runs, lambda metric: studied.curves(lab, metric), studied, lab
+    )
     pages = {}
     for name in names:
         tracked = StudyFolder(lab, name).read_tracked()
         if tracked and tracked.place.startswith(SERVERS):
-            pages[name] = f"{tracked.place.rstrip('/')}/#/experiments/{tracked.experiment_id}/runs/"
+            pages[name] = (
+                f"{tracked.place.rstrip('/')}/#/experiments/{tracked.experiment_id}/runs/"
+            )
     return replace(report, mlflow=pages)
 
 

@@ -53,14 +53,17 @@ class Problem:
 
     def __str__(self) -> str:
         text = self.what
-        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        place = ":".join(
+            str(part) for part in (self.file, self.line, self.column) if part is not None
+        )
         if place:
             text = f"{place}: {text}"
         if self.allowed:
             text += f"; allowed: {self.allowed}"
         if self.nearest:
             text += f"; did you mean {self.nearest!r}?"
-        return " ".join(text.splitlines())  # a name or a library's message may have several lines
+        # A name or a library's message may have several lines.
+        return " ".join(text.splitlines())
 
 
 class BadInput(Exception):  # noqa: N818 - a mistake of the user, not an error of the program
@@ -77,7 +80,10 @@ class BadInput(Exception):  # noqa: N818 - a mistake of the user, not an error o
         for problem in self.problems[:MOST_PROBLEMS]:
             line = str(problem).encode(errors="replace")
             if len(line) > MOST_BYTES // 2:
-                line = b"%s \xe2\x80\xa6 %s" % (line[: MOST_BYTES // 3], line[-MOST_BYTES // 10 :])
+                line = b"%s \xe2\x80\xa6 %s" % (
+                    line[: MOST_BYTES // 3],
+                    line[-MOST_BYTES // 10 :],
+                )
             if sum(len(each.encode()) for each in lines) + len(line) > MOST_BYTES:
                 break
             lines.append(line.decode(errors="ignore"))
@@ -126,7 +132,11 @@ def synonym(name: str, known: Iterable[str]) -> str:
     A known name may be a place, such as `objective.goal`, which its last part finds as well.
     """
     word = re.sub(r"[\s-]+", "_", name.strip().lower())
-    meant = [word, canonical(name), *(here for here, words in SYNONYMS.items() if word in words.split())]
+    meant = [
+        word,
+        canonical(name),
+        *(here for here, words in SYNONYMS.items() if word in words.split()),
+    ]
     for here in meant:
         for place in sorted(known):
             if here in (place, place.rpartition(".")[2]):
@@ -141,7 +151,9 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     if not isinstance(name, str):
         return ""
     choices: Sequence[str] = sorted(known)
-    match = process.extractOne(name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60)
+    match = process.extractOne(
+        name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60
+    )
     meant = synonym(name, choices)
     if match and not meant:
         meant = match[0]

@@ -35,7 +35,9 @@ def _round(number: float, digits: int | None = None) -> float | int:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function for function in (min, max, abs, round, int, float)
 }
-FUNCTIONS |= {name: getattr(math, name) for name in ("sqrt", "log", "log2", "exp", "floor", "ceil")}
+FUNCTIONS |= {
+    name: getattr(math, name) for name in ("sqrt", "log", "log2", "exp", "floor", "ceil")
+}
 FUNCTIONS["round"] = _round
 ALLOWED = f"names, numbers, + - * / // % **, comparisons, and, or, not, {' '.join(FUNCTIONS)}"
 
@@ -45,7 +47,9 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def checked(*operands: Any) -> Any:
         if not all(isinstance(each, int | float) for each in operands):
-            raise TypeError(f"arithmetic needs numbers, not {' and '.join(map(repr, operands))}")
+            raise TypeError(
+                f"arithmetic needs numbers, not {' and '.join(map(repr, operands))}"
+            )
         return function(*operands)
 
     return checked
@@ -55,7 +59,17 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {}
 _OPERATORS |= {kind: _of_numbers(DEFAULT_OPERATORS[kind]) for kind in ARITHMETIC}
 _OPERATORS[ast.Pow] = _of_numbers(math.pow)  # a float: whole numbers would grow without end
 _OPERATORS |= {kind: DEFAULT_OPERATORS[kind] for kind in (*COMPARISONS, ast.Not)}
-_NODES = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Name, ast.Load, ast.And, ast.Or, *_OPERATORS)
+_NODES = (
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.BoolOp,
+    ast.Compare,
+    ast.Name,
+    ast.Load,
+    ast.And,
+    ast.Or,
+    *_OPERATORS,
+)
 
 
 class _Evaluator(threading.local, SimpleEval):  # type: ignore[misc]
@@ -88,7 +102,13 @@ class Expression:
         _evaluator.names = values
         try:
             return _evaluator.eval(self.text, previously_parsed=_parse(self.text))
-        except (InvalidExpression, ArithmeticError, TypeError, ValueError, RecursionError) as error:
+        except (
+            InvalidExpression,
+            ArithmeticError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise ValueError(f"{self.text!r} cannot be evaluated: {error}") from error
 
 
@@ -121,7 +141,9 @@ def _names(text: str) -> frozenset[str]:
             with suppress(RecursionError):
                 source = ast.unparse(node)
             raise ValueError(f"{source!r} is not arithmetic")
-    return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and node not in called)
+    return frozenset(
+        node.id for node in nodes if isinstance(node, ast.Name) and node not in called
+    )
 
 
 def _is_arithmetic(node: ast.AST) -> bool:

@@ -98,7 +98,9 @@ def is_address(place: str) -> bool:
 def check_is_path(place: str) -> None:
     """Refuse an address where a file or folder is meant."""
     if is_address(place):
-        raise BadInput(Problem(f"{place} is an address, and nothing is downloaded", DOWNLOAD_FIRST))
+        raise BadInput(
+            Problem(f"{place} is an address, and nothing is downloaded", DOWNLOAD_FIRST)
+        )
 
 
 def keep_inside(lab: Path) -> None:
@@ -200,7 +202,9 @@ def _check_database(file: Path) -> None:
                 raise OSError(errno.EINVAL, "is no file", str(file.with_name(name)))
 
 
-def write_whole(target: Path, content: bytes | Iterable[bytes | memoryview], mode: int = 0o666) -> None:
+def write_whole(
+    target: Path, content: bytes | Iterable[bytes | memoryview], mode: int = 0o666
+) -> None:
     """Write a file so that a kill at any moment leaves the old content or all of `content`, which may come in parts.
 
     Of processes that write at once the last one's content stays. What killed ones left is removed first. A link in the
@@ -226,7 +230,8 @@ def write_new(target: Path, content: bytes) -> bool:
         is_new = True
         try:
             os.link(temporary, target)
-        except (FileExistsError, FileNotFoundError):  # not found: removed by one that has written the target
+        # Not found: removed by one that has written the target.
+        except (FileExistsError, FileNotFoundError):
             if not os.path.lexists(target):
                 raise
             is_new = False
@@ -245,7 +250,9 @@ def opened(file: Path, mode: Literal["rb", "ab", "ab+", "wb"]) -> BinaryIO:
         return open(file, mode, opener=_ordinary)
     _check_inside(file.parent)
     try:
-        return open(file, mode, opener=lambda name, flags: _ordinary(name, flags | os.O_NOFOLLOW))
+        return open(
+            file, mode, opener=lambda name, flags: _ordinary(name, flags | os.O_NOFOLLOW)
+        )
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -266,7 +273,11 @@ def read_bytes(file: Path, is_large: bool = False, start: int = 0) -> bytes:
     Raises:
         OSError: `opened` raises it; or the file is too large: one with holes takes no room on the disk.
     """
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 if is_large else MOST_BYTES
+    most = (
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        if is_large
+        else MOST_BYTES
+    )
     with opened(file, "rb") as stream:
         # No more than its size: reading some of the system's files, whose size is 0, has no end.
         size = os.fstat(stream.fileno()).st_size - start
@@ -284,12 +295,16 @@ def read_own(file: Path) -> str:
     """
     folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        descriptor = os.open(file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        descriptor = os.open(
+            file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder
+        )
         with os.fdopen(descriptor, encoding="utf-8", errors="replace") as stream:
             state = os.fstat(descriptor)
             is_own = {state.st_uid, os.fstat(folder).st_uid} <= {os.getuid(), 0}
             if not is_own or state.st_mode & stat.S_IWOTH or not stat.S_ISREG(state.st_mode):
-                raise PermissionError(errno.EPERM, "another user may have written it", str(file))
+                raise PermissionError(
+                    errno.EPERM, "another user may have written it", str(file)
+                )
             return stream.read()
     except OSError as error:
         error.filename = str(file)
@@ -299,11 +314,15 @@ def read_own(file: Path) -> str:
 
 
 @contextmanager
-def _temporary(target: Path, content: bytes | Iterable[bytes | memoryview], mode: int) -> Iterator[Path]:
+def _temporary(
+    target: Path, content: bytes | Iterable[bytes | memoryview], mode: int
+) -> Iterator[Path]:
     """Write a file beside `target`, of a name that nobody can guess and plant a link at; remove it at the end."""
     while True:
         temporary = target.with_name(f"{target.name}.{secrets.token_hex(8)}.tmp")
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with open(
+            temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)
+        ) as file:
             # Locked while it is written, so that no other process takes it for what a killed one left.
             if not _lock(file.fileno()) or not os.fstat(file.fileno()).st_nlink:
                 continue
@@ -330,7 +349,9 @@ def _lock(descriptor: int) -> bool:
 
 def _remove_left(target: Path) -> None:
     for file in target.parent.iterdir():
-        if file.name.startswith(target.name) and _TEMPORARY.fullmatch(file.name, len(target.name)):
+        if file.name.startswith(target.name) and _TEMPORARY.fullmatch(
+            file.name, len(target.name)
+        ):
             try:
                 descriptor = os.open(file, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
             except OSError:  # nobody writes it: it is a link, or another user's
@@ -391,7 +412,8 @@ def free_bytes(path: Path) -> int:
 
 def full_disk(error: BaseException, labs: Sequence[Path]) -> str | None:
     """Say that the disk of one of these labs is full and what may be deleted; None if an error has another cause."""
-    labs = [lab for lab in labs if shutil.disk_usage(existing(lab)).total]  # /proc and its like have no bytes
+    # /proc and its like have no bytes.
+    labs = [lab for lab in labs if shutil.disk_usage(existing(lab)).total]
     if not labs:
         return None
     lab = min(labs, key=free_bytes)

@@ -10,7 +10,9 @@ from urllib.parse import unquote
 
 _LARGE = 1e5
 # Texts that YAML reads as text without quotes.
-_PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII)
+_PLAIN_TEXT = re.compile(
+    r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII
+)
 # The names of secrets in the query of an address.
 _NAME = re.compile(r"\w+[_=]")  # of a hyperparameter or a cell
 _SECRET = re.compile("pass|pwd|secret|token|key|cred|auth|sig|odbc", re.IGNORECASE)
@@ -89,7 +91,9 @@ def yaml_text(value: Any) -> str:
         return decimal(value)
     if isinstance(value, str) and not _PLAIN_TEXT.fullmatch(value):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+        return (
+            '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+        )
     return str(value)
 
 
@@ -112,7 +116,11 @@ def span(low: float | None, high: float | None) -> str:
     """Write the ends of an interval; None is an open end."""
     if low is None:
         return "no limits" if high is None else f"up to {rounded(high)}"
-    return f"from {rounded(low)}, no upper limit" if high is None else f"{rounded(low)} to {rounded(high)}"
+    return (
+        f"from {rounded(low)}, no upper limit"
+        if high is None
+        else f"{rounded(low)} to {rounded(high)}"
+    )
 
 
 def several(count: int, noun: str) -> str:
@@ -164,7 +172,9 @@ def duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     amounts = {"h": hours, "m": minutes, "s": seconds}
-    return "".join(f"{amount:02}{unit}" for unit, amount in amounts.items() if amount).lstrip("0")
+    return "".join(f"{amount:02}{unit}" for unit, amount in amounts.items() if amount).lstrip(
+        "0"
+    )
 
 
 def bytes_in_words(count: float) -> str:
@@ -208,4 +218,6 @@ def without_password(address: str) -> str:
 
 def without_passwords(text: str) -> str:
     """Apply `without_password` to every address in a text, such as a library's error."""
-    return re.sub(r"\S+", lambda word: without_password(word[0]) if "://" in word[0] else word[0], text)
+    return re.sub(
+        r"\S+", lambda word: without_password(word[0]) if "://" in word[0] else word[0], text
+    )

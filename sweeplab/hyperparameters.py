@@ -72,11 +72,21 @@ class Hyperparameter:
     @property
     def allowed(self) -> str:
         """Describe the values that the row accepts."""
-        words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a string"}
+        words = {
+            "int": "a whole number",
+            "float": "a number",
+            "bool": "true or false",
+            "str": "a string",
+        }
         text = words.get(self.kind, "two numbers, such as [0.9, 0.95]")
         if self.choices:
             text = " | ".join(self.choices)
-        bounds = {"at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
+        bounds = {
+            "at least": self.low,
+            "above": self.above,
+            "at most": self.high,
+            "below": self.below,
+        }
         for word, bound in bounds.items():
             if bound is not None:
                 text += f", {word} {bound:,.12g}"
@@ -111,7 +121,9 @@ class Hyperparameter:
             raise wrong
         # A whole number in YAML may be larger than any float.
         is_whole = isinstance(value, int) or value.is_integer()
-        if not -sys.float_info.max <= value <= sys.float_info.max or (self.kind == "int" and not is_whole):
+        if not -sys.float_info.max <= value <= sys.float_info.max or (
+            self.kind == "int" and not is_whole
+        ):
             raise wrong
         outside = (
             (self.low is not None and value < self.low)
@@ -145,7 +157,9 @@ def is_written_number(text: str) -> bool:
 def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     """Declare a row of the table as a dataclass field, which gives the row its name and type."""
     metadata = {"category": category, "sample": sample, "meaning": meaning, **rest}
-    return field(default=_default(sample, rest.get("automatic"), rest.get("off")), metadata=metadata)
+    return field(
+        default=_default(sample, rest.get("automatic"), rest.get("off")), metadata=metadata
+    )
 
 
 def _default(sample: Any, automatic: bool | None, off: bool | None) -> Any:
@@ -357,7 +371,8 @@ class Hyperparameters(ModelHyperparameters):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return an instance with these values; missing rows get their defaults, unknown names are ignored."""
-        made = cls.__new__(cls)  # a plan creates many instances, and a frozen dataclass's __init__ is slow
+        # A plan creates many instances, and a frozen dataclass's __init__ is slow.
+        made = cls.__new__(cls)
         vars(made).update(_DEFAULTS, **{name: values[name] for name in TABLE if name in values})
         return made
 
@@ -398,7 +413,9 @@ def _table() -> dict[str, Hyperparameter]:
     for row in fields(Hyperparameters):
         kind, *none = str(row.type).replace("tuple[float, float]", "floats").split(" | ")
         metadata = {"shape": row.name in of_model, **row.metadata}
-        rows.append(Hyperparameter(row.name, kind=cast(Kind, kind), optional=bool(none), **metadata))
+        rows.append(
+            Hyperparameter(row.name, kind=cast(Kind, kind), optional=bool(none), **metadata)
+        )
     categories = list(CATEGORIES)
     rows.sort(key=lambda row: categories.index(row.category))
     return {row.name: row for row in rows}
@@ -424,7 +441,8 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
         "attention_window": lambda run: run.attention == "local",
         "n_expert_active router_balance router_z": lambda run: run.n_expert > 1,
         "mup_base_width mup_base_head_dim": lambda run: run.parametrization == "mup",
-        "betas": lambda run: run.optimizer not in ("sgd", "adafactor"),  # a plug-in's may use all three
+        # A plug-in's may use all three.
+        "betas": lambda run: run.optimizer not in ("sgd", "adafactor"),
         "eps": lambda run: run.optimizer not in ("sgd", "lion", "adafactor"),
         "momentum": lambda run: run.optimizer not in ("adamw", "adam", "lion", "adafactor"),
         "min_lr scheduler_type": lambda run: run.lr_decay,

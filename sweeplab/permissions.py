@@ -54,7 +54,9 @@ WANDB = Kind("wandb_project", "WANDB_BASE_URL", "wandb")
 # what matches the pattern is. All others, such as a machine's line in ~/.netrc, are for one host only.
 _OF_SERVERS = ("TOKEN", "USERNAME", "PASSWORD", "AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH")
 CREDENTIALS = {
-    **dict.fromkeys(("http", "https"), tuple(f"MLFLOW_TRACKING_{name}" for name in _OF_SERVERS)),
+    **dict.fromkeys(
+        ("http", "https"), tuple(f"MLFLOW_TRACKING_{name}" for name in _OF_SERVERS)
+    ),
     "postgresql": ("PGPASSWORD", "PGSERVICE"),
     "mysql": ("MYSQL_PWD",),
     "ray": ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"),
@@ -99,7 +101,9 @@ def is_given(kind: Kind, address: str) -> bool:
 
 def mirror_address() -> str:
     """Return the address of Weights & Biases, as the environment or the login names it; empty if nothing is sent."""
-    if os.environ.get("WANDB_MODE", "online") not in ("online", "shared") or not find_spec("wandb"):
+    if os.environ.get("WANDB_MODE", "online") not in ("online", "shared") or not find_spec(
+        "wandb"
+    ):
         return ""
     if address := os.environ.get(WANDB.variable):
         return address
@@ -108,7 +112,10 @@ def mirror_address() -> str:
 
     settings = ConfigParser(interpolation=None)
     with suppress(ValueError, ConfigError):
-        settings.read(Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser() / "settings")
+        settings.read(
+            Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser()
+            / "settings"
+        )
     return settings.get("default", "base_url", fallback="https://api.wandb.ai")
 
 
@@ -124,12 +131,17 @@ def check_address(kind: Kind, address: str) -> None:
     if _is_ambiguous(address) and address != os.environ.get(kind.variable):
         what = f"{kind.place} is an address that can be read as two: it was not contacted"
         raise BadInput(Problem(what, "%2F for /, %23 for #, %3F for ?, %40 for @"))
-    if is_given(kind, address) or (is_allowed(place) and all(is_allowed(place, name) for name in sent)):
+    if is_given(kind, address) or (
+        is_allowed(place) and all(is_allowed(place, name) for name in sent)
+    ):
         return
     what = f"{kind.place} names {place}, which you have not: it was not contacted"
     if sent:
         what += f"; {listed(sent)} would be sent there"
-    options = {STORAGE: "", WANDB: f", or -o {kind.place}=PROJECT for a run, or WANDB_MODE=offline"}
+    options = {
+        STORAGE: "",
+        WANDB: f", or -o {kind.place}=PROJECT for a run, or WANDB_MODE=offline",
+    }
     option = options.get(kind, f", or -o {kind.place}={place} for a run")
     raise BadInput(Problem(what, f"{kind.variable}={place}{option}"))
 
@@ -234,7 +246,8 @@ def without_unsigned(trial_id: int, attributes: dict[str, Any]) -> dict[str, Any
     return {
         key: value
         for key, value in attributes.items()
-        if _PICKLED not in key or attributes.get(f"{_SIGNED}{key}") == _signature(trial_id, key, value)
+        if _PICKLED not in key
+        or attributes.get(f"{_SIGNED}{key}") == _signature(trial_id, key, value)
     }
 
 

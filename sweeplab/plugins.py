@@ -184,7 +184,11 @@ def objective(kind: _ObjectiveClass) -> _ObjectiveClass:
 
 def hyperparameter(name: str, sample: float, meaning: str, **row: Any) -> None:
     """Add a row of numbers to the hyperparameter table; `row` has what else a `Hyperparameter` has, such as bounds."""
-    add("hyperparameter", name, Hyperparameter(name, "training", "float", sample, meaning, **row))
+    add(
+        "hyperparameter",
+        name,
+        Hyperparameter(name, "training", "float", sample, meaning, **row),
+    )
 
 
 def tokenizer(kind: _TokenizerClass) -> _TokenizerClass:
@@ -199,7 +203,9 @@ def activation(name: str) -> Callable[[_Part], _Part]:
     return _adding("activation", name)
 
 
-def _adding(kind: str, name: str, make: Callable[[Any], Any] = lambda part: part) -> Callable[[_Part], _Part]:
+def _adding(
+    kind: str, name: str, make: Callable[[Any], Any] = lambda part: part
+) -> Callable[[_Part], _Part]:
     def register(part: _Part) -> _Part:
         add(kind, name, make(part))
         return part
@@ -231,7 +237,9 @@ def model(name: str, settings: type | None = None) -> Callable[[_Part], _Part]:
         for row in rows:
             add("hyperparameter", row.name, row)
         factory: Any = make
-        add("model", name, PluginModel(factory, tuple(row.name for row in rows), _file_of(make)))
+        add(
+            "model", name, PluginModel(factory, tuple(row.name for row in rows), _file_of(make))
+        )
         return make
 
     return register
@@ -242,13 +250,24 @@ def _row(model: str, field: Field[Any], hint: Any) -> Hyperparameter:
     kind = _TYPES.get(str if choices else hint)
     if kind is None or field.default is MISSING:
         what = f"{field.name} of model {model} is declared as {getattr(hint, '__name__', hint)}"
-        raise ValueError(f"{what}; allowed: int, float, bool, str or a Literal of texts, each with a default")
+        raise ValueError(
+            f"{what}; allowed: int, float, bool, str or a Literal of texts, each with a default"
+        )
     if canonical(field.name) != field.name:
         known = canonical(field.name)
-        raise ValueError(f"{field.name} of model {model} is another name of {known}: read values.{known}")
+        raise ValueError(
+            f"{field.name} of model {model} is another name of {known}: read values.{known}"
+        )
     further = {"meaning": f"Of model {model}", **field.metadata}
     row = Hyperparameter(
-        field.name, "model", kind, field.default, **further, choices=choices, shape=True, of_model=model
+        field.name,
+        "model",
+        kind,
+        field.default,
+        **further,
+        choices=choices,
+        shape=True,
+        of_model=model,
     )
     row.check(field.default)
     return row
@@ -319,13 +338,16 @@ def add(kind: str, name: str, part: Any) -> None:
     if kind == "hyperparameter":
         row = part
         if is_missing:
-            row = Hyperparameter(name, "training", "float", 0.0, "A plugin's, which was not imported")
+            row = Hyperparameter(
+                name, "training", "float", 0.0, "A plugin's, which was not imported"
+            )
         add_row(row)
     elif kind == "activation":
         from sweeplab.model.shape import Activation
 
         table[name] = Activation(part)
-    elif kind != "objective" or not is_missing:  # else nobody knows it: runs are shown by its name
+    # Else nobody knows it: runs are shown by its name.
+    elif kind != "objective" or not is_missing:
         table[name] = part
     if kind in _CHOSEN:
         row = TABLE[_CHOSEN[kind]]
@@ -343,7 +365,9 @@ def row_of(name: str) -> dict[str, Any]:
     return {key: value for key, value in asdict(TABLE[name]).items() if value != _EMPTY[key]}
 
 
-def add_names(provides: Mapping[str, Iterable[str]], rows: Mapping[str, Mapping[str, Any]]) -> None:
+def add_names(
+    provides: Mapping[str, Iterable[str]], rows: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Add the parts, by kind, of a file that is not imported, unless a file was that has such parts.
 
     `rows` has the rows of hyperparameters as plain values, if they were recorded.
@@ -352,7 +376,11 @@ def add_names(provides: Mapping[str, Iterable[str]], rows: Mapping[str, Mapping[
     for name in provides.get("hyperparameter", ()):
         with suppress(TypeError, ValueError):  # a damaged row is one that is not known
             if name in rows and name not in TABLE:
-                lists = {key: tuple(value) for key, value in rows[name].items() if isinstance(value, list)}
+                lists = {
+                    key: tuple(value)
+                    for key, value in rows[name].items()
+                    if isinstance(value, list)
+                }
                 row = Hyperparameter(**{**rows[name], **lists, "name": name})
                 row.check(row.sample)
                 add("hyperparameter", name, row)
@@ -367,7 +395,9 @@ def _file_of(part: Any) -> Path:
         file = Path(inspect.getsourcefile(part) or "")
         if file.is_file():
             return file.absolute()
-    raise ValueError(f"{getattr(part, '__name__', part)} is defined in no file: write it into one")
+    raise ValueError(
+        f"{getattr(part, '__name__', part)} is defined in no file: write it into one"
+    )
 
 
 # ------------------------------------------------------------------ the code of plugins

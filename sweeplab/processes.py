@@ -19,7 +19,9 @@ def python(*arguments: object) -> list[str]:
     return [sys.executable, "-P", *map(str, arguments)]
 
 
-def python_environment(base: Mapping[str, str] = os.environ, /, **changes: str) -> dict[str, str]:
+def python_environment(
+    base: Mapping[str, str] = os.environ, /, **changes: str
+) -> dict[str, str]:
     """Return the environment of an interpreter, by which those that it starts are as safe."""
     return {**base, "PYTHONSAFEPATH": "1", **changes}
 

@@ -13,9 +13,22 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
-OPTIONS += ["--no-first-run", "--disable-extensions", "--disable-background-networking", "--mute-audio"]
+PROGRAM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+OPTIONS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+]
+OPTIONS += [
+    "--no-first-run",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--mute-audio",
+]
 
 
 @dataclass
@@ -44,7 +57,9 @@ class Page:
         while not (value := self.read(expression)):
             if time.monotonic() > deadline:
                 text = self.read("document.body.innerText")[-2000:]
-                raise AssertionError(f"not within {seconds} s: {expression}\n{self.errors}\n{text}")
+                raise AssertionError(
+                    f"not within {seconds} s: {expression}\n{self.errors}\n{text}"
+                )
             self._listen(0.2)
         return value
 
@@ -57,7 +72,9 @@ class Page:
         return self.runner.run(self._answer(self._calls, method, parameters))
 
     async def _answer(self, number, method, parameters):
-        await self.socket.send_str(json.dumps({"id": number, "method": method, "params": parameters}))
+        await self.socket.send_str(
+            json.dumps({"id": number, "method": method, "params": parameters})
+        )
         while True:
             message = json.loads((await self.socket.receive(timeout=300)).data)
             if message.get("id") == number:
@@ -100,7 +117,9 @@ def chromium_page(profile, width=1600, height=1000):
     )
     try:
         with asyncio.Runner() as runner:
-            session, page = runner.run(_connect(profile / "DevToolsActivePort", process, runner))
+            session, page = runner.run(
+                _connect(profile / "DevToolsActivePort", process, runner)
+            )
             try:
                 for domain in ("Page", "Runtime", "Network", "Log"):
                     page._call(f"{domain}.enable")
@@ -122,6 +141,8 @@ async def _connect(port_file, process, runner):
         session = aiohttp.ClientSession()
         async with session.get(f"http://127.0.0.1:{port}/json") as answer:
             targets = await answer.json()
-        address = next(each["webSocketDebuggerUrl"] for each in targets if each["type"] == "page")
+        address = next(
+            each["webSocketDebuggerUrl"] for each in targets if each["type"] == "page"
+        )
         socket = await session.ws_connect(address, max_msg_size=0)
     return session, Page(runner, socket)

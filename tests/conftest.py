@@ -61,7 +61,9 @@ def pytest_sessionfinish(session):
     for mark in required:
         if not counts["passed", mark]:
             skipped = counts["skipped", mark]
-            reporter.write_line(f"required: no test marked {mark} passed, {skipped} were skipped", red=True)
+            reporter.write_line(
+                f"required: no test marked {mark} passed, {skipped} were skipped", red=True
+            )
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 

@@ -56,5 +56,7 @@ def questions(count=800):
         context = " ".join(drawn.permutation([who, when, word("abc"), word("abc")]))
         question, answer = (("who?", who), ("when?", when))[drawn.integers(2)]
         start = context.index(answer)
-        rows.append({"question": question, "context": context, "answer": answer, "answer_start": start})
+        rows.append(
+            {"question": question, "context": context, "answer": answer, "answer_start": start}
+        )
     return rows

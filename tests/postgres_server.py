@@ -40,9 +40,16 @@ def started():
     if os.getuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        user = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
+        user = [
+            "setpriv",
+            f"--reuid={nobody.pw_uid}",
+            f"--regid={nobody.pw_gid}",
+            "--clear-groups",
+        ]
     quiet = {"stdout": subprocess.DEVNULL, "check": True, "cwd": folder}
-    subprocess.run([*user, "initdb", "-D", data, "-U", "owner", "-A", "trust", "--no-sync"], **quiet)
+    subprocess.run(
+        [*user, "initdb", "-D", data, "-U", "owner", "-A", "trust", "--no-sync"], **quiet
+    )
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
     start = [*user, "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start"]
     subprocess.run(start, **quiet)

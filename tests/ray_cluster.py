@@ -35,13 +35,37 @@ def alone(*words, hidden=None, **environment):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # not where --address=auto looks for a cluster
-        words = (*words, "--head", f"--port={port}", f"--temp-dir={place}", "--include-dashboard=false")
-        words = (*words, "--num-cpus=1", f"--object-store-memory={SMALL['object_store_memory']}", "--block")
+    # Not where --address=auto looks for a cluster.
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        words = (
+            *words,
+            "--head",
+            f"--port={port}",
+            f"--temp-dir={place}",
+            "--include-dashboard=false",
+        )
+        words = (
+            *words,
+            "--num-cpus=1",
+            f"--object-store-memory={SMALL['object_store_memory']}",
+            "--block",
+        )
         known = os.environ | SETTINGS | {"PYTHONUNBUFFERED": "1"} | environment
         known = {variable: value for variable, value in known.items() if value is not None}
-        given = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "env": known}
-        hide = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden))
+        given = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.DEVNULL,
+            "text": True,
+            "env": known,
+        }
+        hide = (
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            'mount -t tmpfs none "$0" && exec "$@"',
+            str(hidden),
+        )
         start = (*PROGRAM, "start", *words)
         head = psutil.Popen([*(hide if hidden else ()), *start], **given)
         try:

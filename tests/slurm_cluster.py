@@ -24,9 +24,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 # Daemons are not on the path of those who are not root.
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 IS_INSTALLED = all(map(shutil.which, PROGRAMS))
-WHY_NOT = (
-    f"Slurm's programs are not installed: {', '.join(each for each in PROGRAMS if not shutil.which(each))}"
-)
+WHY_NOT = f"Slurm's programs are not installed: {', '.join(each for each in PROGRAMS if not shutil.which(each))}"
 START_SECONDS = 60.0
 CONF = """\
 ClusterName=test
@@ -82,7 +80,9 @@ class Cluster:
 
     def start_node(self, node, *before):
         """Start a node's daemon, `before` being what it is started by."""
-        self._start(node, *before, "slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"))
+        self._start(
+            node, *before, "slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf")
+        )
 
     def kill_node(self, node):
         """Kill a node: its daemon and all that runs there, at once."""
@@ -90,7 +90,9 @@ class Cluster:
         daemon = self.daemons.pop(node)
         daemon.kill()
         for step in psutil.process_iter(["cmdline"]):
-            if any(f"slurmstepd: [{job}." in " ".join(step.info["cmdline"] or ()) for job in jobs):
+            if any(
+                f"slurmstepd: [{job}." in " ".join(step.info["cmdline"] or ()) for job in jobs
+            ):
                 for each in (step, *step.children(recursive=True)):
                     with suppress(psutil.Error):
                         each.kill()
@@ -99,7 +101,11 @@ class Cluster:
     def _start(self, name, *words):
         with (self.folder / f"{name}.said").open("ab") as said:
             self.daemons[name] = subprocess.Popen(
-                words, stdout=said, stderr=said, start_new_session=True, env=os.environ | self.environment
+                words,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                env=os.environ | self.environment,
             )
 
     def wait_until_up(self):
@@ -107,12 +113,19 @@ class Cluster:
         ends = time.monotonic() + START_SECONDS
         while time.monotonic() < ends:
             with suppress(subprocess.CalledProcessError):
-                states = self.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T").split()
-                if len(states) == len(self.nodes) and set(states) <= {"idle", "mixed", "allocated"}:
+                states = self.ask(
+                    "sinfo", "--noheader", "--Node", "--partition=main", "--format=%T"
+                ).split()
+                if len(states) == len(self.nodes) and set(states) <= {
+                    "idle",
+                    "mixed",
+                    "allocated",
+                }:
                     return
             time.sleep(0.2)
         said = [
-            f"{file.name}: {file.read_text(errors='replace')[-2000:]}" for file in self.folder.glob("*.log")
+            f"{file.name}: {file.read_text(errors='replace')[-2000:]}"
+            for file in self.folder.glob("*.log")
         ]
         raise TimeoutError("\n".join(said))
 
@@ -123,7 +136,9 @@ def started(n_nodes=3, n_cpus=1):
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     folder.chmod(0o755)
     cluster = Cluster(
-        folder, {"SLURM_CONF": str(folder / "slurm.conf")}, [f"n{n + 1}" for n in range(n_nodes)]
+        folder,
+        {"SLURM_CONF": str(folder / "slurm.conf")},
+        [f"n{n + 1}" for n in range(n_nodes)],
     )
     before = os.environ.get("SLURM_CONF")
     try:
@@ -131,7 +146,11 @@ def started(n_nodes=3, n_cpus=1):
         munged = ["munged", "--foreground", "--force", "--num-threads=2"]
         files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munged.pid"}
         files |= {"log-file": "munged.log", "seed-file": "munge.seed"}
-        cluster._start("munged", *munged, *(f"--{option}={folder / file}" for option, file in files.items()))
+        cluster._start(
+            "munged",
+            *munged,
+            *(f"--{option}={folder / file}" for option, file in files.items()),
+        )
         while not (folder / "munge.socket").exists():
             time.sleep(0.05)
         cluster._start("slurmctld", "slurmctld", "-D", "-f", str(folder / "slurm.conf"))
@@ -186,8 +205,13 @@ def _free_ports(count):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt), started(int(sys.argv[1]) if len(sys.argv) > 1 else 3) as running:
+    with (
+        suppress(KeyboardInterrupt),
+        started(int(sys.argv[1]) if len(sys.argv) > 1 else 3) as running,
+    ):
         print(
-            *(f"export {name}={value}" for name, value in running.environment.items()), sep="\n", flush=True
+            *(f"export {name}={value}" for name, value in running.environment.items()),
+            sep="\n",
+            flush=True,
         )
         signal.pause()

@@ -26,7 +26,12 @@ os.setuid({UID})
 
 def python(program, *arguments, is_another=IS_ANOTHER):
     """Run a program in an interpreter of another user, where the suite may, else of this one."""
-    command = [sys.executable, "-c", (_BECOME if is_another else "") + program, *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-c",
+        (_BECOME if is_another else "") + program,
+        *map(str, arguments),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd="/")
 
 
@@ -44,7 +49,9 @@ class Hostile(NamedTuple):
 def hostile_place(folder, study):
     """Write a study of a text of one's own, all of whose names a shell would carry out."""
     data, file = folder / f"{HOSTILE}.txt", folder / f"{HOSTILE}.yaml"
-    data.write_text("".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400)))
+    data.write_text(
+        "".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400))
+    )
     own = f"corpus: text, tokenizer: char, path: {json.dumps(data.name)}"
     file.write_text(study.replace("corpus: python-docs, tokenizer: char", own))
     return Hostile(file, folder / f"{HOSTILE}lab")

@@ -65,14 +65,18 @@ class Screen:
                 self.rows.append("")
         elif piece.endswith("A"):
             self._row -= int(count or 1)
-            assert self._row >= max(0, len(self.rows) - self.lines), "above the screen's first line"
+            assert self._row >= max(0, len(self.rows) - self.lines), (
+                "above the screen's first line"
+            )
         elif piece == "\x1b[2K":
             if not self.frames or self.frames[-1] != self.text:
                 self.frames.append(self.text)
             self.rows[self._row] = ""
         elif not piece.startswith("\x1b"):
             before = self.rows[self._row][: self._column].ljust(self._column)
-            self.rows[self._row] = before + piece + self.rows[self._row][self._column + len(piece) :]
+            self.rows[self._row] = (
+                before + piece + self.rows[self._row][self._column + len(piece) :]
+            )
             self._column += len(piece)
             self.widest = max(self.widest, self._column)
 

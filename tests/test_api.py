@@ -77,7 +77,9 @@ def test_a_study_runs_and_says_how_it_stands(result, heard):
 def test_callbacks_hear_of_every_evaluation_and_what_they_raise_is_said(result, evaluations):
     (said,) = result.errors
     assert said.startswith("on_trial_end raised LookupError: no place for ")
-    by_trial = {number: [each for each in evaluations if each.trial == number] for number in (0, 1)}
+    by_trial = {
+        number: [each for each in evaluations if each.trial == number] for number in (0, 1)
+    }
     lengths = sorted(len(each) for each in by_trial.values())
     assert lengths[0] < lengths[1] == 11, "one learning rate diverges"
     points = result.curves(metrics=["val_loss"])
@@ -101,7 +103,9 @@ def test_a_complete_study_is_left_as_it_is_unless_tracking_lost_it(result, tmp_p
     shutil.copytree(result.folder.lab, lab)
     for expected in ("False 2", "True 2", "False 2"):
         command = [sys.executable, "-c", AGAIN, str(lab)]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        told = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
         assert told[-1] == expected and (lab / "mlflow.db").exists()
         if expected == "False 2":
             (lab / "mlflow.db").unlink()
@@ -129,9 +133,15 @@ def test_a_study_that_has_not_been_run_says_so(tmp_path):
     study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "a <b>")
     assert "not run yet" in study._repr_html_() and "<b>" not in study._repr_html_()
     assert repr(study) == f"<study new in {tmp_path}/a <b>: not run yet>"
-    said = repr(sweeplab.load_study(tmp_path / "tiny.yaml", overrides=["budget.trials_per_cell=2"]).plan())
+    said = repr(
+        sweeplab.load_study(
+            tmp_path / "tiny.yaml", overrides=["budget.trials_per_cell=2"]
+        ).plan()
+    )
     assert (
-        said.startswith("<plan of new: 1 cell, ") and ", 2 trials, 2 runs" in said and "FLOPs a run" in said
+        said.startswith("<plan of new: 1 cell, ")
+        and ", 2 trials, 2 runs" in said
+        and "FLOPs a run" in said
     )
     for ask in (study.trials, study.curves, lambda: study.best):
         with pytest.raises(BadInput, match="study new has not been run in "):
@@ -151,7 +161,11 @@ def test_a_study_is_stopped_from_a_callback_and_goes_on(tmp_path, monkeypatch):
     done = study.run(on_trial_end=ends.append)
     assert done.status == "complete" and done.errors == []
     (end,) = ends
-    assert (end.ending.outcome, end.ending.states, end.ending.error) == ("complete", {0: "complete"}, None)
+    assert (end.ending.outcome, end.ending.states, end.ending.error) == (
+        "complete",
+        {0: "complete"},
+        None,
+    )
     assert end.value == done.best.loss
 
 
@@ -169,7 +183,9 @@ def test_best_is_the_chosen_trial(result):
         1e6: "diverged",
     }
     assert result.trials_dataframe().equals(frame)
-    assert {"Run", "Study", "laws", "load_run", "load_study", "make_study", "open_study"} < {*dir(sweeplab)}
+    assert {"Run", "Study", "laws", "load_run", "load_study", "make_study", "open_study"} < {
+        *dir(sweeplab)
+    }
     assert isinstance(sweeplab.open_study("tiny", result.folder.lab), sweeplab.Study)
 
 
@@ -192,7 +208,12 @@ def test_values_make_the_same_study_as_a_file(tmp_path):
     of_file = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "other")
     data = {"corpus": "python-docs", "tokenizer": "char"}
     fixed = {**of_file.spec.fixed, "batch_size": np.int64(4)}
-    parts = {"data": data, "fixed": fixed, "search": {"learning_rate": (3e-3, 1e6)}, "sampler": "grid"}
+    parts = {
+        "data": data,
+        "fixed": fixed,
+        "search": {"learning_rate": (3e-3, 1e6)},
+        "sampler": "grid",
+    }
     parts |= {"budget": {"trials_per_cell": 2}, "engine": {"workers": 1}}
     study = sweeplab.make_study("tiny", **parts, lab=tmp_path / "lab")
     assert study.spec.identity() == of_file.spec.identity()
@@ -212,8 +233,14 @@ def test_values_make_the_same_study_as_a_file(tmp_path):
 @pytest.mark.slow
 def test_callbacks_see_what_was_measured(tmp_path, capsys):
     (tmp_path / "tiny.yaml").write_text(STUDY)
-    overrides = ["budget.trials_per_cell=2", "eval_train=true", "search.learning_rate=[1e-3, 2e-3]"]
-    study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "lab", overrides=overrides)
+    overrides = [
+        "budget.trials_per_cell=2",
+        "eval_train=true",
+        "search.learning_rate=[1e-3, 2e-3]",
+    ]
+    study = sweeplab.load_study(
+        tmp_path / "tiny.yaml", lab=tmp_path / "lab", overrides=overrides
+    )
     seen = []
 
     def keep(end):
@@ -226,7 +253,7 @@ def test_callbacks_see_what_was_measured(tmp_path, capsys):
     assert all("eval_train_loss" in evaluation.measures for evaluation in seen)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and lines[0].startswith("1/2  all trial ") and "val_loss" in lines[0]
-    assert sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "lab", overrides=overrides).run(
-        progress=False
-    )
+    assert sweeplab.load_study(
+        tmp_path / "tiny.yaml", lab=tmp_path / "lab", overrides=overrides
+    ).run(progress=False)
     assert not capsys.readouterr().out

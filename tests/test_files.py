@@ -93,7 +93,9 @@ def test_what_is_put_in_place_is_on_the_disk_before(write, lab, monkeypatch):
     assert written == 4 and "a.txt" not in there and entries == ("folder", {"a.txt"})
 
 
-def test_a_temporary_file_that_another_process_took_for_a_dead_one_is_written_again(lab, monkeypatch):
+def test_a_temporary_file_that_another_process_took_for_a_dead_one_is_written_again(
+    lab, monkeypatch
+):
     lock, taken = fcntl.flock, []
 
     def first_taken(descriptor, how):
@@ -108,7 +110,9 @@ def test_a_temporary_file_that_another_process_took_for_a_dead_one_is_written_ag
 
 
 def test_files_that_a_user_copies_lie_in_the_package_or_beside_it():
-    assert (shipped("studies") / "small.yaml").is_file() and (shipped("presets") / "table.yaml").is_file()
+    assert (shipped("studies") / "small.yaml").is_file() and (
+        shipped("presets") / "table.yaml"
+    ).is_file()
 
 
 @pytest.mark.parametrize("write", [write_whole, write_new])
@@ -193,7 +197,10 @@ def test_a_file_is_read_from_a_byte_on_and_no_larger_than_memory(lab):
         with pytest.raises(OSError, match="is larger than 256 MiB") as error:
             read_bytes(file)
         assert error.value.errno == errno.EFBIG
-        assert read_bytes(file, start=most) == b"\0" and len(read_bytes(file, is_large=True)) == most + 1
+        assert (
+            read_bytes(file, start=most) == b"\0"
+            and len(read_bytes(file, is_large=True)) == most + 1
+        )
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         stream.truncate(memory // 2 + 1)
         with pytest.raises(OSError, match=f"is larger than {memory >> 21:,} MiB"):
@@ -203,7 +210,12 @@ def test_a_file_is_read_from_a_byte_on_and_no_larger_than_memory(lab):
 def test_a_growing_file_gives_whole_lines_once(lab):
     growing = GrowingFile(lab / "a")
     assert growing.new_lines() == b""
-    for added, whole in (("one\ntw", b"one\n"), ("", b""), ("o\nthree\n", b"two\nthree\n"), ("end", b"")):
+    for added, whole in (
+        ("one\ntw", b"one\n"),
+        ("", b""),
+        ("o\nthree\n", b"two\nthree\n"),
+        ("end", b""),
+    ):
         with growing.path.open("a") as stream:
             stream.write(added)
         assert growing.new_lines() == whole
@@ -289,7 +301,9 @@ print(*map(unsafe, map(Path, sys.argv[2:])), sep="\\n")
 def test_of_a_full_disk_it_is_said_what_may_be_deleted(error, said, lab, monkeypatch):
     free = {lab: 1, lab.parent: 2, Path("/proc"): 0}
     usage = namedtuple("Usage", "total free")
-    monkeypatch.setattr("shutil.disk_usage", lambda place: usage(9 * (free[place] > 0), free[place]))
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda place: usage(9 * (free[place] > 0), free[place])
+    )
     labs, trash = [lab.parent, lab, Path("/proc/x")], make_folder(lab / "trash")
     for how in ("__cause__", "__context__"):
         outer = RuntimeError()

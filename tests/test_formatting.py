@@ -33,7 +33,9 @@ def test_a_measured_number_has_three_digits_and_an_interval_two_ends():
 
 # What no other part of the addresses below has: so a piece of it that is left is found.
 SECRET = st.text("QXZ01/#?@:%;+ .\\'\"", min_size=1).map(lambda text: f"Q{text}Q")
-SCHEMES = st.sampled_from(["http", "https", "postgresql", "mysql+pymysql", "postgresql+psycopg"])
+SCHEMES = st.sampled_from(
+    ["http", "https", "postgresql", "mysql+pymysql", "postgresql+psycopg"]
+)
 PLACES = st.sampled_from(
     ["host", "host:5000", "host/database", "host:5432/database?sslmode=require", "[::1]:5000/"]
 )

@@ -28,7 +28,8 @@ PIECES = (
     "a", "9", " ", ".", "(", "[", "{", "*", "_", "`", "|", "/", ":", "@", "://", "a:b@", "-", ",", "a,", "a (", "a*",
     "0x", "1e", "\\", "=", "é", "\t", "'", "\x1b", "pf ", "http://a:",
 )  # fmt: skip
-FEW_PIECES = ("a", "9", " ", ":", "://", "\x1b")  # YAML reads them slowly, and there are many places
+# YAML reads them slowly, and there are many places.
+FEW_PIECES = ("a", "9", " ", ":", "://", "\x1b")
 STUDY = """\
 name: tiny
 data: {corpus: python-docs, tokenizer: char}
@@ -88,13 +89,21 @@ READERS = {
     "study key": raw("", ": 1"),
     "study number": raw("seeds: [", "]"),
     "study text": raw(""),
-    "override": lambda folder, text: raw("")(folder, "") and read_study(folder / "tiny.yaml", [text]),
+    "override": lambda folder, text: (
+        raw("")(folder, "") and read_study(folder / "tiny.yaml", [text])
+    ),
     "expression": lambda folder, text: Expression(text),
     "markdown text": lambda folder, text: parse_tables(text),
     "markdown lines": lambda folder, text: parse_tables("\n".join(text)),
-    "markdown heading": lambda folder, text: parse_tables(f"|{text}|value|\n|---|---|\n|lr|1|\n"),
-    "markdown name": lambda folder, text: parse_tables(f"|name|value|\n|---|---|\n|{text}|1|\n"),
-    "markdown value": lambda folder, text: parse_tables(f"|name|value|\n|---|---|\n|lr|{text}|\n"),
+    "markdown heading": lambda folder, text: parse_tables(
+        f"|{text}|value|\n|---|---|\n|lr|1|\n"
+    ),
+    "markdown name": lambda folder, text: parse_tables(
+        f"|name|value|\n|---|---|\n|{text}|1|\n"
+    ),
+    "markdown value": lambda folder, text: parse_tables(
+        f"|name|value|\n|---|---|\n|lr|{text}|\n"
+    ),
     "markdown range": lambda folder, text: parse_tables(
         f"|name|value|range|\n|---|---|---|\n|lr|1e-3|{text}|\n"
     ),

@@ -117,12 +117,18 @@ def circle_of(folder):
         """Return the file or folder of this folder that a module is in, if it is in one."""
         if name == own:
             return "__init__"
-        return name.removeprefix(f"{own}.").partition(".")[0] if name.startswith(f"{own}.") else None
+        return (
+            name.removeprefix(f"{own}.").partition(".")[0]
+            if name.startswith(f"{own}.")
+            else None
+        )
 
     graph = defaultdict(set)
     for name in MODULES:
         if node := child(name):
-            graph[node] |= {other for each in ours(name) if (other := child(each)) and other != node}
+            graph[node] |= {
+                other for each in ours(name) if (other := child(each)) and other != node
+            }
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -135,7 +141,9 @@ FOLDERS = sorted({file.parent for file in MODULES.values()} - {PACKAGE})
 
 def test_a_folder_has_no_circle_and_is_taken_in_at_once():
     assert not [circle for folder in FOLDERS if (circle := circle_of(folder))]
-    assert not [name_of(folder) for folder in FOLDERS if len(list(folder.glob("*.py"))) > MOST_FILES]
+    assert not [
+        name_of(folder) for folder in FOLDERS if len(list(folder.glob("*.py"))) > MOST_FILES
+    ]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,10 @@ def test_a_folder_has_no_circle_and_is_taken_in_at_once():
             ["sweeplab.laws.assessment", "sweeplab.laws.next_runs"],
             ["torch", "optuna", "mlflow", "plotly", "pydantic", "sqlalchemy", "ruamel"],
         ),
-        (["sweeplab.train.stack"], ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),
+        (
+            ["sweeplab.train.stack"],
+            ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"],
+        ),
         (["sweeplab.hf.folders"], ["transformers", "optuna", "mlflow", "pandas"]),
         (
             ["sweeplab.study.plan", "sweeplab.sweep.supervisor"],
@@ -159,15 +170,22 @@ def test_a_folder_has_no_circle_and_is_taken_in_at_once():
 )
 def test_heavy_libraries_come_only_where_they_are_used(modules, without):
     """Those that may come with nothing of a list are imported by one process, one after the other."""
-    lines = (f"import {each}; print('{each}', *set({without!r}) & set(sys.modules))" for each in modules)
+    lines = (
+        f"import {each}; print('{each}', *set({without!r}) & set(sys.modules))"
+        for each in modules
+    )
     code = "\n".join(["import sys", *lines])
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert found.stdout.split() == modules
 
 
 def private_names(tree):
     """Yield the private names of other modules that a file imports or reads, with what stands before them."""
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    defined = {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             defined.add(node.attr)
@@ -184,7 +202,9 @@ def private_names(tree):
             names = [] if before in ("self", "cls", "super()") else [f"{before}.{node.attr}"]
         for name in names:
             last = name.rpartition(".")[2] if isinstance(node, ast.Attribute) else name
-            if any(part.startswith("_") and not part.endswith("__") for part in last.split(".")):
+            if any(
+                part.startswith("_") and not part.endswith("__") for part in last.split(".")
+            ):
                 yield name
 
 
@@ -235,7 +255,11 @@ ONE_LINE = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambd
 
 def empty_names(tree):
     """Yield the variables and arguments of such names; fields of a class are no variables."""
-    short = [node for node in ast.walk(tree) if isinstance(node, ONE_LINE) and node.lineno == node.end_lineno]
+    short = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ONE_LINE) and node.lineno == node.end_lineno
+    ]
     fields = [node.target for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
     allowed = {id(inner) for node in [*short, *fields] for inner in ast.walk(node)}
     for node in ast.walk(tree):
@@ -260,5 +284,9 @@ def test_a_class_has_a_name_of_its_own():
 
 def test_no_file_is_too_long_to_read():
     files = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "tests").rglob("*.py")]
-    long = {path.name: n for path in files if (n := len(path.read_text("utf-8").splitlines())) > LONGEST}
+    long = {
+        path.name: n
+        for path in files
+        if (n := len(path.read_text("utf-8").splitlines())) > LONGEST
+    }
     assert not long

@@ -16,8 +16,18 @@ FIELD = {
     "data": {"block_size": 192, "vocab_size": "auto"},
     "model": {"n_embd": 192, "n_head": 6, "n_layer": 3, "dropout": 0.2, "tie_weights": True},
     "training": {"batch_size": 48, "max_iters": 300, "grad_clip": 1.0},
-    "optimizer": {"learning_rate": 3e-4, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8},
-    "scheduler": {"lr_decay": True, "warmup_iters": 100, "min_lr": 1e-5, "scheduler_type": "cosine"},
+    "optimizer": {
+        "learning_rate": 3e-4,
+        "weight_decay": 0.1,
+        "betas": (0.9, 0.95),
+        "eps": 1e-8,
+    },
+    "scheduler": {
+        "lr_decay": True,
+        "warmup_iters": 100,
+        "min_lr": 1e-5,
+        "scheduler_type": "cosine",
+    },
     "precision": {"device": "cuda", "dtype": "bfloat16", "compile": True},
     "validation": {"eval_interval": 100, "eval_iters": 20, "patience": 6, "min_delta": 1e-3},
     "logging": {"save_interval": 100, "log_interval": 50, "wandb_project": "gpt-debug"},
@@ -25,7 +35,12 @@ FIELD = {
 }
 ROWS = st.sampled_from(list(TABLE.values()))
 ANYTHING = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.floats(), max_size=3)
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.lists(st.floats(), max_size=3),
 )
 
 
@@ -55,7 +70,9 @@ def test_suggested_ranges_lie_within_the_bounds():
             assert low < high
             assert low > 0 or not row.suggested.get("log")
             assert set(row.suggested) <= {"min", "max", "log", "step", "when"}
-            assert {row.suggested[key] for key in ("when",) if key in row.suggested} <= set(TABLE)
+            assert {row.suggested[key] for key in ("when",) if key in row.suggested} <= set(
+                TABLE
+            )
 
 
 @given(row=ROWS, value=ANYTHING)
@@ -112,5 +129,7 @@ def test_imports_nothing_but_the_standard_library():
         "import sys; before = set(sys.modules); import sweeplab.hyperparameters;"
         "print(*{name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert run.stdout.split() == ["sweeplab"]

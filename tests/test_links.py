@@ -9,7 +9,9 @@ REPOSITORY = Path(__file__).parents[1]
 READMES = sorted(
     each
     for folder in (".", ".github", "sweeplab", "studies", "dashboards", "tests")
-    for each in (REPOSITORY / folder).glob({".": "README.md", ".github": "*.md"}.get(folder, "**/README.md"))
+    for each in (REPOSITORY / folder).glob(
+        {".": "README.md", ".github": "*.md"}.get(folder, "**/README.md")
+    )
 )
 LONGEST = 150
 
@@ -17,20 +19,31 @@ LONGEST = 150
 @pytest.mark.parametrize("readme", READMES, ids=lambda each: str(each.relative_to(REPOSITORY)))
 def test_every_link_leads_to_a_file(readme):
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", readme.read_text("utf-8"))
-    assert not [link for link in links if "://" not in link and not (readme.parent / link).exists()]
+    assert not [
+        link for link in links if "://" not in link and not (readme.parent / link).exists()
+    ]
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda each: str(each.relative_to(REPOSITORY)))
 def test_every_file_of_the_package_that_is_named_exists(readme):
     named = re.findall(
-        r"`((?:sweeplab|tests|studies|dashboards)/[\w/.-]+\.(?:py|yaml|md))`", readme.read_text("utf-8")
+        r"`((?:sweeplab|tests|studies|dashboards)/[\w/.-]+\.(?:py|yaml|md))`",
+        readme.read_text("utf-8"),
     )
     assert not [each for each in named if not (REPOSITORY / each).exists()]
 
 
 def test_every_protection_is_tested_where_it_says():
-    section = (REPOSITORY / "studies" / "README.md").read_text("utf-8").partition("## What is protected")[2]
-    rows = [line for line in section.partition("Not protected:")[0].splitlines() if line.startswith("| ")][1:]
+    section = (
+        (REPOSITORY / "studies" / "README.md")
+        .read_text("utf-8")
+        .partition("## What is protected")[2]
+    )
+    rows = [
+        line
+        for line in section.partition("Not protected:")[0].splitlines()
+        if line.startswith("| ")
+    ][1:]
     assert len(rows) > 15
     for row in rows:
         named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row.split(" | ")[-1])

@@ -32,14 +32,21 @@ def test_the_plain_sweep_and_the_program_train_the_same(tmp_path):
     for run in result.folder.runs():
         rate = run.read_start().values.learning_rate
         ends[rate] = run.read_end()
-        curves[rate] = {each.iteration: each.val_loss for each in run.points() if each.val_loss is not None}
+        curves[rate] = {
+            each.iteration: each.val_loss for each in run.points() if each.val_loss is not None
+        }
 
     data = prepare("text", "char", str(tmp_path / "text.txt"))
     texts = [data.tokenizer.decode(split) for split in (data.train, data.val)]
-    trials = {trial.params["learning_rate"]: trial for trial in plain.sweep(*texts, tmp_path).trials}
+    trials = {
+        trial.params["learning_rate"]: trial for trial in plain.sweep(*texts, tmp_path).trials
+    }
     mlflow.set_tracking_uri(None)
     assert len(trials) == len(plain.RATES) == 3 and {*trials} == {*curves}
-    assert {trial.state for trial in trials.values()} == {TrialState.COMPLETE, TrialState.PRUNED}
+    assert {trial.state for trial in trials.values()} == {
+        TrialState.COMPLETE,
+        TrialState.PRUNED,
+    }
     for rate, trial in trials.items():
         assert trial.intermediate_values == pytest.approx(curves[rate], rel=1e-5)
         assert (trial.state == TrialState.PRUNED) == (ends[rate].state == "pruned")

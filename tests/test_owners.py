@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import strangers
 
-pytestmark = pytest.mark.skipif(not strangers.IS_ANOTHER, reason="only root may become another user")
+pytestmark = pytest.mark.skipif(
+    not strangers.IS_ANOTHER, reason="only root may become another user"
+)
 
 # Names before and after those of the folders of tests.
 PREFIXES = cycle("az")
@@ -49,9 +51,16 @@ def shared():
 
 def ask(cache, home, **more):
     """Return what a process is told of its caches and permissions, and what it says on standard error."""
-    variables = {"SWEEPLAB_CACHE": str(cache), "HOME": str(home), "PATH": os.environ["PATH"], **more}
+    variables = {
+        "SWEEPLAB_CACHE": str(cache),
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        **more,
+    }
     variables["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-    ended = subprocess.run([sys.executable, "-c", ASK], env=variables, capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", ASK], env=variables, capture_output=True, text=True
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines(), ended.stderr
 
@@ -97,13 +106,17 @@ def test_a_cache_where_another_user_may_have_written_is_not_read(planted, shared
     private = tmp_path / "home" / ".cache" / "sweeplab"
     assert Path(program) == private / "programs" / name and not Path(program).exists()
     assert Path(others) == private
-    assert said.startswith(f"the cache {cache} is not read: ") and said.endswith(f"; {private} is used\n")
+    assert said.startswith(f"the cache {cache} is not read: ") and said.endswith(
+        f"; {private} is used\n"
+    )
     assert said.count("\n") == 1
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
 
 
 def test_where_the_usual_cache_is_another_s_too_a_new_one_is_used_and_removed(shared, tmp_path):
-    by_another(shared / "cache" / "programs" / "x.so", shared / "sweeplab" / "programs" / "x.so")
+    by_another(
+        shared / "cache" / "programs" / "x.so", shared / "sweeplab" / "programs" / "x.so"
+    )
     (program, _, cache, _), said = ask(shared / "cache", tmp_path, XDG_CACHE_HOME=str(shared))
     assert Path(program).is_relative_to(cache) and not Path(cache).is_relative_to(shared)
     assert said.count("\n") == 1 and not Path(cache).exists()

@@ -27,7 +27,9 @@ NOT_INSTALLED = ("rivals",)  # extras that the tests do without
 # differ (CVE-2026-33866 is closed by 3.11.1, or by none), and an advisory may be missing: the weekly workflow asks
 # PyPI. Advisories that no version is said to close (CVE-2026-4538 of torch) have no row.
 ADVISORIES = [
-    *csv.DictReader((REPOSITORY / "tests" / "advisories.csv").read_text(encoding="utf-8").splitlines())
+    *csv.DictReader(
+        (REPOSITORY / "tests" / "advisories.csv").read_text(encoding="utf-8").splitlines()
+    )
 ]
 
 
@@ -38,13 +40,18 @@ def requirements():
     texts = [*settings["build-system"]["requires"], *settings["project"]["dependencies"]]
     return [
         Requirement(text)
-        for text in (*texts, *(text for name in extras if name not in NOT_INSTALLED for text in extras[name]))
+        for text in (
+            *texts,
+            *(text for name in extras if name not in NOT_INSTALLED for text in extras[name]),
+        )
     ]
 
 
 def is_admitted(advisory):
     """Return whether a version with this hole may be installed, and what it concerns is used."""
-    named = [each for each in requirements() if canonicalize_name(each.name) == advisory["package"]]
+    named = [
+        each for each in requirements() if canonicalize_name(each.name) == advisory["package"]
+    ]
     assert named, f"nothing needs {advisory['package']}"
     if name := advisory["only_in"]:
         sources = [file.read_text("utf-8") for file in (REPOSITORY / "sweeplab").rglob("*.py")]
@@ -61,29 +68,44 @@ def test_no_version_with_a_known_hole_is_admitted():
 def test_what_is_installed_is_admitted():
     here = {canonicalize_name(each.name): each.version for each in distributions()}
     installed = {
-        each: here[name] for each in requirements() if (name := canonicalize_name(each.name)) in here
+        each: here[name]
+        for each in requirements()
+        if (name := canonicalize_name(each.name)) in here
     }
     assert len(installed) > 30
     assert not [
-        f"{each}: {found}" for each, found in installed.items() if not each.specifier.contains(found, True)
+        f"{each}: {found}"
+        for each, found in installed.items()
+        if not each.specifier.contains(found, True)
     ]
 
 
 def test_every_package_is_installed():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     settings = project["tool"]["setuptools"]
-    folders = {path.parent.relative_to(REPOSITORY) for path in (REPOSITORY / "sweeplab").rglob("*.py")}
-    assert set(settings["packages"]) == {".".join(folder.parts) for folder in folders} | BESIDE.keys()
+    folders = {
+        path.parent.relative_to(REPOSITORY) for path in (REPOSITORY / "sweeplab").rglob("*.py")
+    }
+    assert (
+        set(settings["packages"])
+        == {".".join(folder.parts) for folder in folders} | BESIDE.keys()
+    )
     assert settings["package-dir"] == BESIDE
     assert project["project"]["version"] == VERSION
 
 
 @pytest.mark.slow
 def test_a_wheel_runs_the_first_study_in_an_empty_folder(tmp_path):
-    source, empty, environment = tmp_path / "source", tmp_path / "empty", tmp_path / "environment"
+    source, empty, environment = (
+        tmp_path / "source",
+        tmp_path / "empty",
+        tmp_path / "environment",
+    )
     subprocess.run(["git", "clone", "-q", "--depth=1", REPOSITORY.as_uri(), source], check=True)
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, source], check=True)
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, source], check=True
+    )
     (wheel,) = tmp_path.glob("sweeplab-*.whl")
     venv.create(environment)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
@@ -91,11 +113,20 @@ def test_a_wheel_runs_the_first_study_in_an_empty_folder(tmp_path):
         sysconfig.get_path("purelib")
     )  # does not follow links to the repository
     command = environment / "bin" / "sweeplab"
-    subprocess.run([*pip, "--python", command.with_name("python"), "install", "--no-deps", wheel], check=True)
+    subprocess.run(
+        [*pip, "--python", command.with_name("python"), "install", "--no-deps", wheel],
+        check=True,
+    )
     empty.mkdir()
     shorter = ["max_iters=20", "pruner=none", "budget.trials_per_cell=1", "grid.n_embd=[24]"]
     run = subprocess.run(
-        [command, "study", "run", "studies/small.yaml", *(f"--override={each}" for each in shorter)],
+        [
+            command,
+            "study",
+            "run",
+            "studies/small.yaml",
+            *(f"--override={each}" for each in shorter),
+        ],
         cwd=empty,
         capture_output=True,
         text=True,

@@ -37,7 +37,9 @@ def state(tmp_path, monkeypatch):
 def test_a_pickle_is_read_with_this_user_s_signature_only():
     attributes = {**signed(3, PICKLE, "ab"), **signed(3, "plain", "cd")}
     assert set(attributes) == {PICKLE, f"signed:{PICKLE}", "plain"}
-    assert without_unsigned(3, attributes) == {PICKLE: "ab", "plain": "cd"} and has_pickles(attributes)
+    assert without_unsigned(3, attributes) == {PICKLE: "ab", "plain": "cd"} and has_pickles(
+        attributes
+    )
     signature = f"signed:{PICKLE}"
     for changed in (
         {PICKLE: "other"},
@@ -50,7 +52,9 @@ def test_a_pickle_is_read_with_this_user_s_signature_only():
     assert PICKLE not in without_unsigned(4, attributes), "it is another trial's"
     other = {PICKLE[:-1]: "ab", signature[:-1]: attributes[signature]}
     assert PICKLE[:-1] not in without_unsigned(3, other), "it is another attribute's"
-    assert without_unsigned(3, {"plain": "cd"}) == {"plain": "cd"} and not has_pickles(["plain"])
+    assert without_unsigned(3, {"plain": "cd"}) == {"plain": "cd"} and not has_pickles(
+        ["plain"]
+    )
 
 
 def test_the_key_is_made_once_and_nobody_else_reads_it(state, monkeypatch):
@@ -76,7 +80,12 @@ def test_the_key_is_made_once_and_nobody_else_reads_it(state, monkeypatch):
 
 def test_a_permission_is_of_all_its_parts_together(state):
     allow("a", "b")
-    assert is_allowed("a", "b") and not is_allowed("a") and not is_allowed("b", "a") and not is_allowed("ab")
+    assert (
+        is_allowed("a", "b")
+        and not is_allowed("a")
+        and not is_allowed("b", "a")
+        and not is_allowed("ab")
+    )
     (kept,) = (state / "allowed").iterdir()
     assert kept.read_text() == "a\nb\n" and stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
     kept.unlink()
@@ -86,7 +95,9 @@ def test_a_permission_is_of_all_its_parts_together(state):
 def test_where_a_home_cannot_be_written_nothing_is_remembered(state):
     state.parent.touch()
     allow("a")
-    assert not is_allowed("a") and without_unsigned(1, signed(1, PICKLE, "ab")) == {PICKLE: "ab"}
+    assert not is_allowed("a") and without_unsigned(1, signed(1, PICKLE, "ab")) == {
+        PICKLE: "ab"
+    }
 
 
 @pytest.mark.parametrize(
@@ -126,7 +137,9 @@ def test_weights_and_biases_is_reached_as_its_own_settings_say(tmp_path, monkeyp
     assert mirror_address() == "https://api.wandb.ai"
     for folder in (tmp_path / ".config" / "wandb", tmp_path / "other"):
         folder.mkdir(parents=True)
-        (folder / "settings").write_text(f"[default]\nbase_url = https://{folder.name}.example\n")
+        (folder / "settings").write_text(
+            f"[default]\nbase_url = https://{folder.name}.example\n"
+        )
     assert mirror_address() == "https://wandb.example"
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "other"))
     assert mirror_address() == "https://other.example"

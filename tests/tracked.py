@@ -31,7 +31,9 @@ class Tracked:
     def runs(self):
         """Return the nested runs."""
         experiment = self.client.get_experiment_by_name(self.study)
-        found = self.client.search_runs([experiment.experiment_id], "tags.`sweeplab.trial` LIKE '%'")
+        found = self.client.search_runs(
+            [experiment.experiment_id], "tags.`sweeplab.trial` LIKE '%'"
+        )
         return [
             TrackedRun(
                 run.info.run_id,
@@ -48,7 +50,9 @@ class Tracked:
 
     def points(self, run_id, name):
         """Return the points of a metric of a run, by step."""
-        return sorted(self.client.get_metric_history(run_id, name), key=lambda point: point.step)
+        return sorted(
+            self.client.get_metric_history(run_id, name), key=lambda point: point.step
+        )
 
     def steps(self, run_id, name):
         """Return the steps of a metric's points."""

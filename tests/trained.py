@@ -33,7 +33,9 @@ def run_in(
     weights = {name: view[0] for name, view in transformer.layout.views(row[None]).items()}
     facts = {"values": values.as_dict(), "tokenizer": tokenizer.to_json()}
     facts |= {"labels": labels} if labels else {}
-    write_checkpoint(folder, "model", weights, facts | ({"special": special} if special else {}))
+    write_checkpoint(
+        folder, "model", weights, facts | ({"special": special} if special else {})
+    )
     return folder
 
 

@@ -46,7 +46,9 @@ class ThreadEngine(WorkerEngine):
     def start(self, indices, since=0.0):
         for index in indices:
             self._starters[index] = Here()
-            thread = threading.Thread(target=self._work, args=(index, self._starters[index]), daemon=True)
+            thread = threading.Thread(
+                target=self._work, args=(index, self._starters[index]), daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -73,7 +75,8 @@ class ThreadEngine(WorkerEngine):
     def places(self):
         host, name = socket.gethostname(), f"process {os.getpid()}"
         return [
-            WorkerPlace(index, "running", host, name, str(self.log(index))) for index in [*self._starters]
+            WorkerPlace(index, "running", host, name, str(self.log(index)))
+            for index in [*self._starters]
         ]
 
 

@@ -34,7 +34,9 @@ def n_same(one: Ids, other: Ids) -> int:
     return int(np.append(differs, length)[0])
 
 
-def encode(tokenizer: Any, source: str, target: str, numbers: Mapping[str, int]) -> tuple[Ids, Ids]:
+def encode(
+    tokenizer: Any, source: str, target: str, numbers: Mapping[str, int]
+) -> tuple[Ids, Ids]:
     """Return the tokens of the question, and those of the context followed by the first and the last of the answer."""
     question, _, context = source.partition("\t")
     start, end = target.split()
@@ -109,18 +111,26 @@ class Answers(Classification):
 
         both = [two_texts(text) for text in texts]
         none = np.zeros(len(ENDS), np.uint16)
-        parts = [part for two in both for part in (run.encoded(two[0]), np.append(run.encoded(two[1]), none))]
+        parts = [
+            part
+            for two in both
+            for part in (run.encoded(two[0]), np.append(run.encoded(two[1]), none))
+        ]
         ends = np.cumsum([len(part) for part in parts])
         split = Pairs(np.concatenate(parts).astype(np.uint16), ends, kind=cls.learns)
         cls.check("given", split, run.values)
         rows: list[dict[str, Any]] = []
         for logits, batch in run.outputs(split):
             shares = log_shares(logits.double(), batch)[0]
-            for share, tokens, (first, last) in zip(shares, batch.inputs[0], best_spans(shares), strict=True):
+            for share, tokens, (first, last) in zip(
+                shares, batch.inputs[0], best_spans(shares), strict=True
+            ):
                 question, _ = both[len(rows)]
                 answer = run.tokenizer.decode(tokens[first : last + 1].numpy()).strip()
                 probability = float((share[first, 0] + share[last, 1]).exp())
-                rows.append({"question": question, "answer": answer, "probability": probability})
+                rows.append(
+                    {"question": question, "answer": answer, "probability": probability}
+                )
         return rows
 
     @property
@@ -132,11 +142,15 @@ class Answers(Classification):
         """Return the number of questions."""
         return batch.targets.shape[-2]
 
-    def loss(self, logits: Tensor, batch: Batch, smoothing: Tensor | None, *own: Tensor) -> Tensor:
+    def loss(
+        self, logits: Tensor, batch: Batch, smoothing: Tensor | None, *own: Tensor
+    ) -> Tensor:
         """Return the mean over questions of the cross-entropies of both ends."""
         return losses(log_shares(logits, batch), batch).mean(dim=1)
 
-    def measures(self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor) -> dict[str, Tensor]:
+    def measures(
+        self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor
+    ) -> dict[str, Tensor]:
         """Return the loss, the share of answers found exactly, and the mean F1 of found and true answers' tokens.
 
         Departure from SQuAD (Rajpurkar et al. 2016): tokens count by their places, not by their text, so an equal text
@@ -151,12 +165,16 @@ class Answers(Classification):
             found["val_loss"].append(losses(shares, batch))
             found["exact_match"].append((spans == batch.reference).all(dim=-1))
             found["f1"].append(2 * common / (ends - starts + last - first + 2))
-        return {name: torch.cat(parts, dim=1).double().mean(dim=1) for name, parts in found.items()}
+        return {
+            name: torch.cat(parts, dim=1).double().mean(dim=1) for name, parts in found.items()
+        }
 
     def _load(self, split: Any) -> int:
         self._tokens, self._starts = np.asarray(split.tokens), split.starts
         self._both = split.lengths - [0, len(ENDS)]
-        ends = self._tokens[split.ends[1::2, None] - len(ENDS) + np.arange(len(ENDS))].astype(np.int64)
+        ends = self._tokens[split.ends[1::2, None] - len(ENDS) + np.arange(len(ENDS))].astype(
+            np.int64
+        )
         self._answers = ends + self._both[:, :1] + 2  # places in the sequence
         self._lengths = self._both[:, 0]
         self._width = int(self._both.sum(axis=1).max()) + 1
@@ -167,9 +185,13 @@ class Answers(Classification):
         first_start, second_start = self._starts[items].T[:, :, None]
         position, end = np.arange(self._width + 2), first + second + 2
         in_second = position - first - 2
-        index = np.where(position <= first, first_start + position - 1, second_start + in_second)
+        index = np.where(
+            position <= first, first_start + position - 1, second_start + in_second
+        )
         inputs = self._tokens.take(index, mode="clip").astype(np.int64)
-        inputs = np.where((position == first + 1) | (position == end), self.special[EOS], inputs)
+        inputs = np.where(
+            (position == first + 1) | (position == end), self.special[EOS], inputs
+        )
         inputs = np.where(position > end, self.special[PAD], inputs)
         inputs[:, 0] = self.special[BOS]
         in_context = (in_second >= 0) & (position < end)
@@ -182,7 +204,9 @@ def log_shares(logits: Tensor, batch: Batch) -> Tensor:
     found = logits if logits.dtype == torch.float64 else logits.float()
     found = found.view(*batch.targets.shape, len(ENDS))
     smallest = torch.finfo(found.dtype).min
-    return found.masked_fill((batch.targets == NO_TARGET)[..., None], smallest).log_softmax(dim=2)
+    return found.masked_fill((batch.targets == NO_TARGET)[..., None], smallest).log_softmax(
+        dim=2
+    )
 
 
 def losses(shares: Tensor, batch: Batch) -> Tensor:

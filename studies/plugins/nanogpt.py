@@ -27,10 +27,17 @@ class Block(nn.Module):
     def __init__(self, values: Any) -> None:
         super().__init__()
         c = values.n_embd
-        self.n_head, self.dropout, self.gate = values.n_head, values.dropout, getattr(F, values.gate)
+        self.n_head, self.dropout, self.gate = (
+            values.n_head,
+            values.dropout,
+            getattr(F, values.gate),
+        )
         self.ln_1, self.ln_2 = nn.LayerNorm(c), nn.LayerNorm(c)
         self.c_attn, self.c_proj = nn.Linear(c, 3 * c), nn.Linear(c, c)
-        self.c_fc, self.mlp_proj = nn.Linear(c, values.mlp_ratio * c), nn.Linear(values.mlp_ratio * c, c)
+        self.c_fc, self.mlp_proj = (
+            nn.Linear(c, values.mlp_ratio * c),
+            nn.Linear(values.mlp_ratio * c, c),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the stream [B, T, C] after the block."""
@@ -38,8 +45,12 @@ class Block(nn.Module):
         q, k, v = (part.unflatten(2, (self.n_head, -1)).transpose(1, 2) for part in parts)
         dropped = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped, is_causal=True)
-        x = x + F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
-        return x + F.dropout(self.mlp_proj(self.gate(self.c_fc(self.ln_2(x)))), self.dropout, self.training)
+        x = x + F.dropout(
+            self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training
+        )
+        return x + F.dropout(
+            self.mlp_proj(self.gate(self.c_fc(self.ln_2(x)))), self.dropout, self.training
+        )
 
 
 @model("nanogpt", Settings)
@@ -57,7 +68,9 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 last = name.endswith("proj.weight")
-                nn.init.normal_(parameter, std=0.02 / (2 * values.n_layer) ** 0.5 if last else 0.02)
+                nn.init.normal_(
+                    parameter, std=0.02 / (2 * values.n_layer) ** 0.5 if last else 0.02
+                )
 
     def forward(self, idx: Tensor) -> Tensor:
         """Return logits [B, T, vocab_size] of token ids [B, T]."""

@@ -51,7 +51,9 @@ class Preference(PairsObjective):
     """
 
     name = "preference"
-    meaning = "Which of two answers to a prompt is chosen, by direct preference optimization (DPO)"
+    meaning = (
+        "Which of two answers to a prompt is chosen, by direct preference optimization (DPO)"
+    )
     families = ("decoder", "encoder_decoder")
     learns = "preferences"
     unit = "nats/pair"
@@ -80,11 +82,15 @@ class Preference(PairsObjective):
         """Return each answer's log-probability."""
         return log_probabilities(logits, batch.targets)
 
-    def loss(self, logits: Tensor, batch: Batch, smoothing: Tensor | None, *own: Tensor) -> Tensor:
+    def loss(
+        self, logits: Tensor, batch: Batch, smoothing: Tensor | None, *own: Tensor
+    ) -> Tensor:
         """Return the mean of -log sigmoid(margin) (eq. 7)."""
         return losses(margins(logits, batch, *own), smoothing).mean(dim=1)
 
-    def measures(self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor) -> dict[str, Tensor]:
+    def measures(
+        self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor
+    ) -> dict[str, Tensor]:
         """Return the mean loss, the share of preferences ranked correctly, the mean reward margin, and two log-ratios.
 
         Equal rewards, as at the start of every run, count as half correct. The log-ratios say how much more probable
@@ -92,7 +98,9 @@ class Preference(PairsObjective):
         fall: a chosen answer's far below 0 shows a model that is damaged (Pal et al. 2024, DPO-Positive).
         """
         (beta,) = own
-        rewards = torch.cat([rewards_of(logits, batch, beta).double() for logits, batch in outputs], dim=1)
+        rewards = torch.cat(
+            [rewards_of(logits, batch, beta).double() for logits, batch in outputs], dim=1
+        )
         chosen, rejected = rewards[:, 0::2], rewards[:, 1::2]
         return {
             "val_loss": losses(chosen - rejected).mean(dim=1),

@@ -36,7 +36,9 @@ PARTS = tuple(
 SIZE = 4  # a score is stored after its second text: a 64-bit float as so many 16-bit numbers
 
 
-def encode(tokenizer: Any, first: str, target: str, numbers: Mapping[str, int]) -> tuple[Ids, Ids]:
+def encode(
+    tokenizer: Any, first: str, target: str, numbers: Mapping[str, int]
+) -> tuple[Ids, Ids]:
     """Return the tokens of the first text, and those of the second followed by the score."""
     score, _, second = target.partition("\t")
     written = np.array([float(score)], "<f8").view("<u2")
@@ -121,20 +123,29 @@ class Similarity(Classification):
     def predicted(cls, logits: Tensor, batch: Batch) -> Tensor:
         """Return the score of each two texts [K, B], the logit at their sequence's only target."""
         found = logits if logits.dtype == torch.float64 else logits.float()
-        return torch.where(batch.targets == NO_TARGET, 0.0, found.view(batch.targets.shape)).sum(dim=2)
+        return torch.where(
+            batch.targets == NO_TARGET, 0.0, found.view(batch.targets.shape)
+        ).sum(dim=2)
 
-    def loss(self, logits: Tensor, batch: Batch, smoothing: Tensor | None, *own: Tensor) -> Tensor:
+    def loss(
+        self, logits: Tensor, batch: Batch, smoothing: Tensor | None, *own: Tensor
+    ) -> Tensor:
         """Return the mean squared error."""
         true = batch.reference[:, :: self.per_loss]
         return (self.predicted(logits, batch) - true).square().mean(dim=1)
 
-    def measures(self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor) -> dict[str, Tensor]:
+    def measures(
+        self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor
+    ) -> dict[str, Tensor]:
         """Return the mean squared error, and Pearson's and Spearman's correlation with the true scores.
 
         The correlation with a constant is 0.
         """
         both = [
-            (self.predicted(*output).double().cpu(), output[1].reference[:, :: self.per_loss].double().cpu())
+            (
+                self.predicted(*output).double().cpu(),
+                output[1].reference[:, :: self.per_loss].double().cpu(),
+            )
             for output in outputs
         ]
         found, true = (torch.cat(part, dim=1) for part in zip(*both, strict=True))
@@ -159,9 +170,13 @@ class Similarity(Classification):
         first_start, second_start = self._starts[items].T[:, :, None]
         position, end = np.arange(self._width + 2), first + second + 2
         in_second = position - first - 2
-        index = np.where(position <= first, first_start + position - 1, second_start + in_second)
+        index = np.where(
+            position <= first, first_start + position - 1, second_start + in_second
+        )
         inputs = self._tokens.take(index, mode="clip").astype(np.int64)
-        inputs = np.where((position == first + 1) | (position == end), self.special[EOS], inputs)
+        inputs = np.where(
+            (position == first + 1) | (position == end), self.special[EOS], inputs
+        )
         inputs = np.where(position > end, self.special[PAD], inputs)
         inputs[:, 0] = self.special[BOS]
         targets = np.full_like(inputs, NO_TARGET)
@@ -192,8 +207,13 @@ class Embedding(Similarity):
         if any("\t" in text for text in texts):
             return super().predict(run, texts)
         outputs = run.outputs(unscored(run, [(text, text) for text in texts]))
-        found = [vector for output in outputs for vector in embeddings(*output)[0, ::2].tolist()]
-        return [{"text": text, "embedding": vector} for text, vector in zip(texts, found, strict=True)]
+        found = [
+            vector for output in outputs for vector in embeddings(*output)[0, ::2].tolist()
+        ]
+        return [
+            {"text": text, "embedding": vector}
+            for text, vector in zip(texts, found, strict=True)
+        ]
 
     @property
     def n_candidates(self) -> int:
@@ -214,13 +234,19 @@ class Embedding(Similarity):
         inputs = np.where(position > lengths + 1, self.special[PAD], inputs)
         inputs[:, 0] = self.special[BOS]
         targets = np.where(position <= lengths + 1, self.special[PARTS[0]], NO_TARGET)
-        return Batch(inputs, targets, lengths=lengths[:, 0] + 2, reference=self._scores[items].repeat(2))
+        return Batch(
+            inputs, targets, lengths=lengths[:, 0] + 2, reference=self._scores[items].repeat(2)
+        )
 
 
 def unscored(run: Any, both: Sequence[tuple[str, str]]) -> Pairs:
     """Return pairs of texts, with a score of 0."""
     none = np.zeros(SIZE, np.uint16)
-    parts = [part for two in both for part in (run.encoded(two[0]), np.append(run.encoded(two[1]), none))]
+    parts = [
+        part
+        for two in both
+        for part in (run.encoded(two[0]), np.append(run.encoded(two[1]), none))
+    ]
     ends = np.cumsum([len(part) for part in parts])
     return Pairs(np.concatenate(parts).astype(np.uint16), ends, kind=Similarity.learns)
 

@@ -60,13 +60,17 @@ def word_encoder(tokenizer: Any) -> Callable[[Sequence[str]], tuple[Ids, list[in
     def encode(words: Sequence[str]) -> tuple[Ids, list[int]]:
         parts = [encode_word(word, at == 0) for at, word in enumerate(words)]
         starts = np.cumsum([0, *(len(tokens) for tokens, _ in parts)])[:-1]
-        first = [int(start) + n_before for start, (_, n_before) in zip(starts, parts, strict=True)]
+        first = [
+            int(start) + n_before for start, (_, n_before) in zip(starts, parts, strict=True)
+        ]
         return np.concatenate([np.empty(0, np.int64), *(tokens for tokens, _ in parts)]), first
 
     return encode
 
 
-def encode(tokenizer: Any, sentence: str, tags: str, numbers: Mapping[str, int]) -> tuple[Ids, Ids]:
+def encode(
+    tokenizer: Any, sentence: str, tags: str, numbers: Mapping[str, int]
+) -> tuple[Ids, Ids]:
     """Return the tokens of a sentence, and for each the number of its tag, or NO_TAG, followed by the tags' codes."""
     tokens, places = word_encoder(tokenizer)(sentence.split())
     numbered = np.full(len(tokens), NO_TAG)
@@ -126,14 +130,20 @@ def sentences(file: Path, encoding: str) -> Iterator[Row]:
 def tags(tokens: Any, tags: Any) -> list[Pair]:
     """Return a sentence and its tags, each joined by spaces."""
     for key, words in zip(KEYS, (tokens, tags), strict=True):
-        if not isinstance(words, list) or not words or not all(isinstance(each, str) for each in words):
+        if (
+            not isinstance(words, list)
+            or not words
+            or not all(isinstance(each, str) for each in words)
+        ):
             raise ValueError(f"has {key} that are not a list of strings")
         if odd := next((each for each in words if len(each.split()) != 1), None):
             raise ValueError(f"has {odd!r} among its {key}; allowed: strings without spaces")
         if "" in words:
             raise ValueError(f"has an empty string among its {key}")
     if len(tokens) != len(tags):
-        raise ValueError(f"has {len(tokens)} tokens and {len(tags)} tags; allowed: a tag for each token")
+        raise ValueError(
+            f"has {len(tokens)} tokens and {len(tags)} tags; allowed: a tag for each token"
+        )
     sentence = " ".join(tokens)
     return [Pair(sentence, " ".join(tags), group=sentence)]
 
@@ -164,7 +174,9 @@ class Tagging(Classification):
             # Placeholders, as the values of tags are not read.
             parts += [tokens, np.where(np.isin(np.arange(len(tokens)), places), 0, NO_TAG)]
         ends = np.cumsum([len(part) for part in parts])
-        split = Pairs(np.concatenate(parts).astype(np.uint16), ends, len(run.labels), kind=cls.learns)
+        split = Pairs(
+            np.concatenate(parts).astype(np.uint16), ends, len(run.labels), kind=cls.learns
+        )
         rows: list[list[tuple[str, float]]] = []
         for logits, batch in run.outputs(split):
             shares = logits[0].double().softmax(dim=-1).view(*batch.targets.shape[1:], -1)
@@ -177,7 +189,9 @@ class Tagging(Classification):
                 "text": text,
                 "words": [
                     {"word": word, "label": label, "probability": probability}
-                    for word, (label, probability) in zip_longest(text.split(), row, fillvalue=(None, None))
+                    for word, (label, probability) in zip_longest(
+                        text.split(), row, fillvalue=(None, None)
+                    )
                 ],
             }
             for text, row in zip(texts, rows, strict=True)
@@ -187,16 +201,24 @@ class Tagging(Classification):
         n_pairs = super()._load(split)
         self._tag_starts = split.starts[:, 1]
         length, n_numbers = split.lengths[0]
-        self._codes = self._tokens[split.ends[1] - (n_numbers - length) : split.ends[1]].tolist()
+        self._codes = self._tokens[
+            split.ends[1] - (n_numbers - length) : split.ends[1]
+        ].tolist()
         self._n_tagged = int(np.count_nonzero(self._tags(np.arange(n_pairs)) != NO_TARGET))
         return n_pairs
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
         """Yield texts with about `n_tokens` tags, evenly spread over the split; or all texts."""
-        n_texts = None if n_tokens is None else max(1, round(n_tokens * self._n_items / self._n_tagged))
+        n_texts = (
+            None
+            if n_tokens is None
+            else max(1, round(n_tokens * self._n_items / self._n_tagged))
+        )
         return super().evaluation(n_texts)
 
-    def measures(self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor) -> dict[str, Tensor]:
+    def measures(
+        self, outputs: Iterator[tuple[Tensor, Batch]], *own: Tensor
+    ) -> dict[str, Tensor]:
         """Return loss, accuracy and F1 of single tags; where tags form spans, also the micro F1 of the spans found."""
         both = [*outputs]
         measured = label_measures(both, self.n_candidates)
@@ -213,15 +235,22 @@ class Tagging(Classification):
             n_found = n_spans = 0
             for row, targets in zip(of_run, targets_of_run, strict=True):
                 is_tag = targets != NO_TARGET
-                predicted, true = (spans(codes[tags[is_tag]].tolist()) for tags in (row, targets))
-                n_found, n_spans = n_found + len(predicted & true), n_spans + len(predicted) + len(true)
+                predicted, true = (
+                    spans(codes[tags[is_tag]].tolist()) for tags in (row, targets)
+                )
+                n_found, n_spans = (
+                    n_found + len(predicted & true),
+                    n_spans + len(predicted) + len(true),
+                )
             counts.append((n_found, n_spans))
         return np.array(counts)
 
     def _tags(self, items: Ids) -> Ids:
         """Return the token id of each position's label [B, width], NO_TARGET where there is none."""
         position = np.arange(self._width)
-        tags = self._tokens.take(self._tag_starts[items][:, None] + position, mode="clip").astype(np.int64)
+        tags = self._tokens.take(
+            self._tag_starts[items][:, None] + position, mode="clip"
+        ).astype(np.int64)
         is_tag = (position < self._lengths[items][:, None]) & (tags != NO_TAG)
         return np.where(is_tag, self.special[label(0)] + tags, NO_TARGET)
 

@@ -84,7 +84,12 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
         for cell, trials in _tried(sweep, at).items()
     }
     pairs = list(itertools.combinations(range(len(sweeps)), 2))
-    shared = [(a, b, cell) for a, b in pairs for study, cell in tried if study == a and (b, cell) in tried]
+    shared = [
+        (a, b, cell)
+        for a, b in pairs
+        for study, cell in tried
+        if study == a and (b, cell) in tried
+    ]
     keys = list(dict.fromkeys((study, cell) for a, b, cell in shared for study in (a, b)))
     between = [(keys.index((a, cell)), keys.index((b, cell))) for a, b, cell in shared]
     level, rows = 1 - FALSE_ALARM / len(pairs), []
@@ -115,11 +120,16 @@ def _between(
     loss_a, loss_b = (float(compared.best[each]) for each in pair)
     low, high = float(compared.low[k]), float(compared.high[k])
     n = min(len(cells[each].best) for each in pair)
-    return LossDifference(*names, cell, loss_a, loss_b, low, high, compared.level, n, compared.evidence_of(k))
+    return LossDifference(
+        *names, cell, loss_a, loss_b, low, high, compared.level, n, compared.evidence_of(k)
+    )
 
 
 def _over_all(
-    names: tuple[str, str], cells: Sequence[LossDifference], effects: Sequence[float], level: float
+    names: tuple[str, str],
+    cells: Sequence[LossDifference],
+    effects: Sequence[float],
+    level: float,
 ) -> LossDifference:
     """The mean difference over the cells that two studies share, by Student's t over cells.
 
@@ -132,20 +142,26 @@ def _over_all(
         nan = math.nan
         return LossDifference(*names, ALL_CELLS, nan, nan, nan, nan, level, 0, evidence)
     measured = np.array([each.difference for each in cells])
-    mean, corrected = (SeedMean.of(each, level) for each in (measured, measured - np.array(effects)))
+    mean, corrected = (
+        SeedMean.of(each, level) for each in (measured, measured - np.array(effects))
+    )
     low, high = min(mean.low, corrected.low), max(mean.high, corrected.high)
     verdict = NOT_SEEN if low <= 0 <= high else DIFFERENT
     spread = f"the spread over {several(len(cells), 'shared cell')}"
     evidence = replace(cells[0].evidence, tested_on=spread, verdict=verdict, why="")
     loss = float(np.mean([each.loss_a for each in cells]))
-    return LossDifference(*names, ALL_CELLS, loss, loss + mean.value, low, high, level, len(cells), evidence)
+    return LossDifference(
+        *names, ALL_CELLS, loss, loss + mean.value, low, high, level, len(cells), evidence
+    )
 
 
 def _tried(sweep: Sweep, at: str) -> dict[str, CellTrials]:
     """The losses of the trials of each cell with one that ended; pruned and diverged trials are counted."""
     drawn = sweep.trials.loc[sweep.trials["state"].isin(COUNTED), "cell"].value_counts()
     by_cell = _losses(sweep, at).groupby("cell", sort=False)
-    return {str(cell): CellTrials.of(own, "loss", int(drawn.get(cell, 0))) for cell, own in by_cell}
+    return {
+        str(cell): CellTrials.of(own, "loss", int(drawn.get(cell, 0))) for cell, own in by_cell
+    }
 
 
 def _losses(sweep: Sweep, at: str) -> DataFrame:
@@ -193,7 +209,9 @@ def rank_cells(sweep: Sweep, at: str = "best") -> CellRanking | None:
     ranked = []
     for cell, rows in losses.merge(best, on=TRIAL).groupby("cell", sort=False):
         loss, first = rows["loss"], rows.iloc[0].to_dict()
-        ranked.append(RankedCell(str(cell), float(loss.mean()), float(loss.std()), len(loss), first))
+        ranked.append(
+            RankedCell(str(cell), float(loss.mean()), float(loss.std()), len(loss), first)
+        )
     ranked.sort(key=lambda row: row.loss)
     names = [row.cell for row in ranked]
     base = names.index(BASE) if BASE in names else 0
@@ -225,7 +243,9 @@ class SeedMean:
         n, mean = len(values), float(np.mean(values))
         if n < 2:
             return cls(mean, np.nan, np.nan)
-        reach = float(stdtrit(n - 1, (1 + level) / 2)) * float(values.std(ddof=1)) / math.sqrt(n)
+        reach = (
+            float(stdtrit(n - 1, (1 + level) / 2)) * float(values.std(ddof=1)) / math.sqrt(n)
+        )
         return cls(mean, mean - reach, mean + reach)
 
 
@@ -257,7 +277,9 @@ class CellConfirmed:
 def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
     """Return each cell's winner, the lowest test loss first, cells without one last."""
     raced = Counter(each.cell for each in confirmed)
-    winners = sorted((each for each in confirmed if each.won), key=lambda winner: winner.searched)
+    winners = sorted(
+        (each for each in confirmed if each.won), key=lambda winner: winner.searched
+    )
     scored = [winner for winner in winners if winner.test]
     compared = None
     if len(scored) > 1:
@@ -272,16 +294,24 @@ def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
         if winner.test:
             test = SeedMean.of(np.array([*winner.test.values()]))
             optimism = test.value - searched
-            row = replace(row, test=test, optimism=optimism, selection_bias=validation - searched)
+            row = replace(
+                row, test=test, optimism=optimism, selection_bias=validation - searched
+            )
         if compared and winner in scored[1:]:
-            chosen = f"the winner of a race of {n_raced}" if n_raced > 1 else "each cell's best trial"
+            chosen = (
+                f"the winner of a race of {n_raced}"
+                if n_raced > 1
+                else "each cell's best trial"
+            )
             evidence = replace(
                 compared.evidence_of(scored.index(winner) - 1),
                 selection=chosen,
                 tested_on="fresh seeds and the test split",
             )
             other = scored[0].test
-            shared = np.array([loss - other[seed] for seed, loss in winner.test.items() if seed in other])
+            shared = np.array(
+                [loss - other[seed] for seed, loss in winner.test.items() if seed in other]
+            )
             row = replace(row, apart=SeedMean.of(shared), evidence=evidence)
         rows.append(row)
     return sorted(rows, key=lambda row: row.test.value if row.test else math.inf)

@@ -106,9 +106,13 @@ def _entries(path: Path, text: bytes) -> list[LedgerEntry]:
             entry = _entry(content)
             is_whole = canonical(content) == line and entry.sha256 == _digest(content)
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise BadInput(f"{path}: line {number} is no line of a ledger: it was changed") from None
+            raise BadInput(
+                f"{path}: line {number} is no line of a ledger: it was changed"
+            ) from None
         if not is_whole:
-            raise BadInput(f"{path}: line {number} was changed: its sha256 is not that of its content")
+            raise BadInput(
+                f"{path}: line {number} was changed: its sha256 is not that of its content"
+            )
         if entry.previous != previous or entry.number != number:
             what = f"line {number} is entry {entry.number} and does not follow the line before"
             raise BadInput(f"{path}: {what}: lines were removed, moved or inserted")
@@ -116,7 +120,9 @@ def _entries(path: Path, text: bytes) -> list[LedgerEntry]:
         previous = entry.sha256
     if tail:
         cut = f"line {len(lines) + 1} is cut off after {several(len(tail), 'byte')}, as after a kill, and not sealed"
-        raise BadInput(f"{path}: {cut}; to remove it: truncate -s {len(text) - len(tail)} {path}")
+        raise BadInput(
+            f"{path}: {cut}; to remove it: truncate -s {len(text) - len(tail)} {path}"
+        )
     return entries
 
 
@@ -135,7 +141,9 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def _check_file(path: Path) -> None:
     if path.exists() and not path.is_file():
-        raise BadInput(Problem("is no file", "the name of a ledger file, or of a new one", file=path))
+        raise BadInput(
+            Problem("is no file", "the name of a ledger file, or of a new one", file=path)
+        )
 
 
 def _lock(path: Path) -> FileLock:

@@ -30,7 +30,9 @@ STEPS_UP = 3  # beyond the study's largest value of an axis, as far apart as its
 
 def study_candidates(folder: StudyFolder, counting: Counting, points: Points) -> Candidates:
     """Return the cells of a study, those between them and larger ones; of the points' depth where they have one."""
-    depths = sorted({round(depth) for depth in points.shape.get("n_layer", ()) if depth == depth})
+    depths = sorted(
+        {round(depth) for depth in points.shape.get("n_layer", ()) if depth == depth}
+    )
     return cell_candidates(candidate_study(folder, depths), folder.data.sizes, counting)
 
 
@@ -80,7 +82,10 @@ def candidate_study(folder: StudyFolder, depths: Sequence[int] = ()) -> StudySpe
     each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
     trials = spec.budget.trials_per_cell or (DEFAULT_TRIALS_PER_CELL if spec.search else 1)
     overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
-    overrides += [f"seeds={[*range(each_cell)]}", f"budget={json.dumps({'trials_per_cell': trials})}"]
+    overrides += [
+        f"seeds={[*range(each_cell)]}",
+        f"budget={json.dumps({'trials_per_cell': trials})}",
+    ]
     return read_study(folder.canonical_file, overrides)
 
 
@@ -118,4 +123,6 @@ def _extended(values: Iterable[int]) -> list[int]:
     step = (distinct[-1] / distinct[0]) ** (1 / (len(distinct) - 1))
     between = [math.sqrt(low * high) for low, high in pairwise(distinct)]
     above = [distinct[-1] * step**power for power in range(1, STEPS_UP + 1)]
-    return sorted({*distinct, *(max(unit, round(each / unit) * unit) for each in (*between, *above))})
+    return sorted(
+        {*distinct, *(max(unit, round(each / unit) * unit) for each in (*between, *above))}
+    )

@@ -67,7 +67,13 @@ _OF_SIZE = {
 }
 _OF_SIZE |= {*LENGTHS}
 # Of one trial, without what narrows or ends a search.
-_ONE_TRIAL = ("constraints=[]", "budget={trials_per_cell: 1}", "pruner=none", "sampler=auto", "warm_start=[]")
+_ONE_TRIAL = (
+    "constraints=[]",
+    "budget={trials_per_cell: 1}",
+    "pruner=none",
+    "sampler=auto",
+    "warm_start=[]",
+)
 Run = Callable[["StudySpec"], str]
 
 
@@ -104,7 +110,9 @@ class Prediction:
         loss = {"value": None, "low": None, "high": None, "law": None, "why": self.why_none}
         if self.loss and self.law:
             shown = (self.loss.loss, self.loss.low, self.loss.high)
-            loss = self.loss.verdict.entry(shown, "the loss of a run") | {"law": self.law.law.name}
+            loss = self.loss.verdict.entry(shown, "the loss of a run") | {
+                "law": self.law.law.name
+            }
         return {
             "name": self.spec.name,
             "cell": self.target.words,
@@ -116,7 +124,11 @@ class Prediction:
 
 
 def predict_size(
-    folder: StudyFolder, studies: Studies, points: Points, sizes: Sequence[str], counting: Counting
+    folder: StudyFolder,
+    studies: Studies,
+    points: Points,
+    sizes: Sequence[str],
+    counting: Counting,
 ) -> Prediction:
     """Predict the best values and the loss of a size; `sizes` are written as `-o` takes them: n_embd=256.
 
@@ -158,9 +170,13 @@ def predict_size(
     except BadInput as refused:
         law, why_none = None, refused.problems[0].what
     # The run belongs to the study that is written, which searches nothing.
-    spec = _one_cell(folder, [*(f"{name}={yaml_text(each.value)}" for name, each in values.items()), *sizes])
+    spec = _one_cell(
+        folder, [*(f"{name}={yaml_text(each.value)}" for name, each in values.items()), *sizes]
+    )
     target, plan = _planned(spec, folder.lab, counting)
-    return Prediction(spec, plan, replace(target, regret=regret or 0.0), values, regret, law, loss, why_none)
+    return Prediction(
+        spec, plan, replace(target, regret=regret or 0.0), values, regret, law, loss, why_none
+    )
 
 
 def _planned(spec: StudySpec, lab: Path, counting: Counting) -> tuple[Target, Plan]:
@@ -174,7 +190,9 @@ def _planned(spec: StudySpec, lab: Path, counting: Counting) -> tuple[Target, Pl
     return targets[0], planned[0]
 
 
-def _values(sized: StudySpec, best: Sequence[Mapping[Any, Any]], laws: Facts, why: str) -> dict[str, Value]:
+def _values(
+    sized: StudySpec, best: Sequence[Mapping[Any, Any]], laws: Facts, why: str
+) -> dict[str, Value]:
     """Choose each searched value by its law, else by the `best` trials of the cells, the nearest cell first."""
     values = {}
     for name, entry in sized.search.items():
@@ -186,7 +204,9 @@ def _values(sized: StudySpec, best: Sequence[Mapping[Any, Any]], laws: Facts, wh
             value = float(f"{predicted['value']:.4g}")
             if TABLE[name].kind == "int":
                 value = round(predicted["value"])
-            values[name] = Value(value, *(predicted[each] for each in ("low", "high", "verdict", "why")))
+            values[name] = Value(
+                value, *(predicted[each] for each in ("low", "high", "verdict", "why"))
+            )
         elif known:
             value = known[0][name]
             reason = f": {predicted['why']}" if predicted["why"] else ""
@@ -199,13 +219,17 @@ def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
     whole = read_spec(folder)
     _check_names(whole, [change for change in changes if change.startswith(_AT)])
     if len(whole.cells) > 1:
-        raise BadInput(f"{folder.name} has cells that differ in more than sizes: no size follows from them")
+        raise BadInput(
+            f"{folder.name} has cells that differ in more than sizes: no size follows from them"
+        )
     spec = read_study(folder.canonical_file, [*_ONE_TRIAL, *changes, f"--name {folder.name}"])
     if varied := [name for name, values in spec.grid.items() if len(values) > 1]:
         tried = " and ".join(f"{name}={yaml_text(spec.grid[name][-1])}" for name in varied)
         what = f"--at lacks {listed(varied)}, which the grid of {folder.name} has"
         raise BadInput(Problem(what, f"{tried}, say"))
-    words = "-".join(f"{name}{yaml_text(spec.fixed[name])}" for name in whole.grid if name in spec.fixed)
+    words = "-".join(
+        f"{name}{yaml_text(spec.fixed[name])}" for name in whole.grid if name in spec.fixed
+    )
     return spec.model_copy(update={"name": "-".join(filter(None, (folder.name, words)))})
 
 
@@ -260,7 +284,10 @@ class Transferred:
         if seen is not None and interval["low"] is not None:
             held = interval["low"] <= seen <= interval["high"]
         return asdict(self) | {
-            "losses": [{RATE: rate, "loss": loss, "cost": costs[rate]} for rate, loss in self.losses.items()],
+            "losses": [
+                {RATE: rate, "loss": loss, "cost": costs[rate]}
+                for rate, loss in self.losses.items()
+            ],
             "best": best,
             "cost": costs[self.predicted],
             "cost_of_copying": costs[self.copied],
@@ -297,7 +324,11 @@ def _held_out(spec: StudySpec) -> str:
         raise BadInput(spec.problem(("cells",), what, "a grid"))
     ratios = {}
     for name, values in spec.grid.items():
-        if len(values) > 1 and not is_tuned(name) and all(is_number(each) and each > 0 for each in values):
+        if (
+            len(values) > 1
+            and not is_tuned(name)
+            and all(is_number(each) and each > 0 for each in values)
+        ):
             ratios[name] = max(values) / min(values), name == "n_embd"
     if not ratios:
         what = f"the grid of study {spec.name} has no size with two values, of which one could be held out"
@@ -332,7 +363,9 @@ def _at_size(small: str, lab: Path, size: Facts, ladder: float, run: Run) -> Tra
     large = made.pop("study")
     n_rungs = math.floor(math.log(ladder, STEP) + 1e-9)
     rungs = [made["predicted"] * STEP**power for power in range(-n_rungs, n_rungs + 1) if power]
-    rates = sorted({made["predicted"], made["copied"], *(float(f"{rate:.4g}") for rate in rungs)})
+    rates = sorted(
+        {made["predicted"], made["copied"], *(float(f"{rate:.4g}") for rate in rungs)}
+    )
     _complete(_at_rates(large, rates), run)
     trials = trials_table(read_studies(lab, [large["name"]]).runs).to_dict("records")
     known = {float(row[RATE]): float(row["loss"]) for row in trials if row["state"] in VALUED}
@@ -349,7 +382,10 @@ def _predicted(name: str, lab: Path, size: Facts) -> Plain:
     """Predict and seal a size; return the study that trains it, and what `Transferred` says of the prediction."""
     studies = read_studies(lab, [name])
     trials = trials_table(studies.runs)
-    if any(all(row[each] == value for each, value in size.items()) for row in trials.to_dict("records")):
+    if any(
+        all(row[each] == value for each, value in size.items())
+        for row in trials.to_dict("records")
+    ):
         words = ",".join(f"{each}={yaml_text(value)}" for each, value in size.items())
         nothing = "there is nothing to predict; --name takes another"
         raise BadInput(f"study {name} has trained {words} already: {nothing}")

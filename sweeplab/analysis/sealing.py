@@ -51,7 +51,9 @@ def same_point(one: Point, other: Point) -> bool:
     """Return whether two points agree in N and D, as far as both have them; in C if neither is in both."""
     both = [role for role in COUNTS if role in one and role in other]
     decisive = [role for role in both if role != "flops"] or both
-    return bool(both) and all(math.isclose(one[role], other[role], rel_tol=SAME) for role in decisive)
+    return bool(both) and all(
+        math.isclose(one[role], other[role], rel_tol=SAME) for role in decisive
+    )
 
 
 def rows_at(points: Points, at: Point) -> NDArray[np.intp]:
@@ -83,7 +85,9 @@ def started_runs(lab: Path, names: Iterable[str], counting: Counting) -> list[St
     runs = []
     for start, at in zip(starts, sizes, strict=True):
         when = datetime.fromtimestamp(start.started, UTC)
-        runs.append(StartedRun(at, when, f"its run {start.key} started at {when:%Y-%m-%d %H:%M:%S} UTC"))
+        runs.append(
+            StartedRun(at, when, f"its run {start.key} started at {when:%Y-%m-%d %H:%M:%S} UTC")
+        )
     return runs
 
 
@@ -112,7 +116,9 @@ class Target:
         return numbers
 
 
-def point_target(points: Points, asked: Point, studies: Mapping[str, str], counting: Counting) -> Target:
+def point_target(
+    points: Points, asked: Point, studies: Mapping[str, str], counting: Counting
+) -> Target:
     """Return the target with the given numbers; C is computed as in the table's rows unless it is given.
 
     Raises:
@@ -177,7 +183,9 @@ def forecasts_of(
     forecasts, left_out = [], {}
     for target in targets:
         try:
-            forecasts.append((target, predict(assessment, target.at, target.seeds, target.regret)))
+            forecasts.append(
+                (target, predict(assessment, target.at, target.seeds, target.regret))
+            )
         except BadInput as refused:
             left_out[target.words] = "; ".join(map(str, refused.problems))
     if not forecasts:
@@ -211,7 +219,9 @@ def seal(
         if late:
             warnings.append(f"{target.words}: {late}; this forecast is kept, and never counts")
         elif predicted.verdict.verdict != IDENTIFIED:
-            warnings.append(f"{target.words}: {predicted.verdict.verdict}: {predicted.verdict.reason}")
+            warnings.append(
+                f"{target.words}: {predicted.verdict.verdict}: {predicted.verdict.reason}"
+            )
         contents.append(
             {
                 "version": VERSION,
@@ -227,12 +237,18 @@ def seal(
                 "fit": {
                     "law": law.name,
                     "formula": law.formula,
-                    "numbers": {each.quantity.name: each.as_dict() for each in assessment.estimates},
+                    "numbers": {
+                        each.quantity.name: each.as_dict() for each in assessment.estimates
+                    },
                     "form": assessment.misfit.status,
                     "sigma": assessment.fit.sigma,
                     "warnings": list(assessment.warnings),
                 },
-                "data": {"n_points": points.n, "dropped": points.dropped, "conventions": points.conventions},
+                "data": {
+                    "n_points": points.n,
+                    "dropped": points.dropped,
+                    "conventions": points.conventions,
+                },
                 "late": late,
             }
         )
@@ -281,7 +297,9 @@ class Outcome:
         }
 
 
-def verify(path: Path, lab: Path, study: str = "", against: Path | None = None) -> tuple[Outcome, ...]:
+def verify(
+    path: Path, lab: Path, study: str = "", against: Path | None = None
+) -> tuple[Outcome, ...]:
     """Check a ledger, record the outcomes that are newly known, and return that of each forecast.
 
     Forecasts about a file's rows are scored `against` its later state, read as for the forecast. With a `study`, only
@@ -292,7 +310,11 @@ def verify(path: Path, lab: Path, study: str = "", against: Path | None = None) 
     """
     results = outcomes(read_ledger(path), lab, against)
     new = [
-        {"number": outcome.entry.number, "source": outcome.source, "score": {"outcome": outcome.loss}}
+        {
+            "number": outcome.entry.number,
+            "source": outcome.source,
+            "score": {"outcome": outcome.loss},
+        }
         for outcome in results
         if outcome.source
     ]
@@ -308,27 +330,35 @@ def verify(path: Path, lab: Path, study: str = "", against: Path | None = None) 
     return about
 
 
-def outcomes(entries: Iterable[LedgerEntry], lab: Path, against: Path | None = None) -> tuple[Outcome, ...]:
+def outcomes(
+    entries: Iterable[LedgerEntry], lab: Path, against: Path | None = None
+) -> tuple[Outcome, ...]:
     """Return what came of each forecast of a ledger's entries, without recording it."""
     forecasts, recorded = list[LedgerEntry](), dict[int, Facts]()
     for entry in entries:
         if entry.scored:
             recorded.setdefault(entry.scored["number"], entry.scored)
         elif entry.forecast.get("version") != VERSION:
-            raise BadInput(f"line {entry.number} of the ledger is a forecast of another version of sweeplab")
+            raise BadInput(
+                f"line {entry.number} of the ledger is a forecast of another version of sweeplab"
+            )
         else:
             forecasts.append(entry)
     tables: dict[str, Points] = {}
     results: list[Outcome] = []
     for entry in forecasts:
-        first = next((each.entry.number for each in results if _same_run(each.entry, entry)), None)
+        first = next(
+            (each.entry.number for each in results if _same_run(each.entry, entry)), None
+        )
         if entry.forecast.get("late"):
             results.append(Outcome(entry, LATE, entry.forecast["late"]))
         elif first is not None:
             results.append(Outcome(entry, REPEATED, f"forecast {first} is of the same run"))
         elif entry.number in recorded:
             score = recorded[entry.number]
-            results.append(Outcome(entry, SCORED, f"by {score['source']}", score["score"]["outcome"]))
+            results.append(
+                Outcome(entry, SCORED, f"by {score['source']}", score["score"]["outcome"])
+            )
         elif entry.forecast["run"]["studies"]:
             results.append(_of_study_run(entry, lab, tables))
         elif against is None:
@@ -340,7 +370,9 @@ def outcomes(entries: Iterable[LedgerEntry], lab: Path, against: Path | None = N
             if repr(counting) not in tables:
                 tables[repr(counting)] = file_points(against, counting)
             name = against.name
-            results.append(_scored(entry, tables[repr(counting)], name, OPEN, f"{name} has no row of it"))
+            results.append(
+                _scored(entry, tables[repr(counting)], name, OPEN, f"{name} has no row of it")
+            )
     return tuple(results)
 
 
@@ -364,7 +396,11 @@ def _of_study_run(entry: LedgerEntry, lab: Path, tables: dict[str, Points]) -> O
         if study_digest(read_spec(folder), folder.data.text_digest) != digest:
             return Outcome(entry, VOID, f"another study named {name} now stands in {lab}")
         names.append(name)
-    runs = [each for each in started_runs(lab, names, counting) if same_point(each.at, entry.forecast["at"])]
+    runs = [
+        each
+        for each in started_runs(lab, names, counting)
+        if same_point(each.at, entry.forecast["at"])
+    ]
     if not runs:
         return Outcome(entry, OPEN, "its run has not started")
     first = min(runs, key=lambda each: each.started)
@@ -383,14 +419,21 @@ def _of_study_run(entry: LedgerEntry, lab: Path, tables: dict[str, Points]) -> O
     return _scored(entry, tables[key], "its study", VOID, "its runs ended without a loss")
 
 
-def _scored(entry: LedgerEntry, points: Points, source: str, otherwise: str, why: str) -> Outcome:
+def _scored(
+    entry: LedgerEntry, points: Points, source: str, otherwise: str, why: str
+) -> Outcome:
     rows = rows_at(points, entry.forecast["at"])
     if not rows.size:
         return Outcome(entry, otherwise, why)
-    forecast, measured = entry.forecast["data"]["conventions"].get("loss"), points.conventions.get("loss")
+    forecast, measured = (
+        entry.forecast["data"]["conventions"].get("loss"),
+        points.conventions.get("loss"),
+    )
     if forecast != measured:
         return Outcome(
-            entry, OPEN, f"the forecast is of another loss ({forecast}) than {source}'s ({measured})"
+            entry,
+            OPEN,
+            f"the forecast is of another loss ({forecast}) than {source}'s ({measured})",
         )
     logs = np.log(points.columns["loss"][rows])
     loss = math.exp(float(np.average(logs, weights=points.weights[rows])))

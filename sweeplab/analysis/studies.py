@@ -60,7 +60,9 @@ FOLLOW_SIZE = ("learning_rate", "batch_size", "warmup_iters")
 _LOSSES = {"best": "best_val_loss", "final": "final_val_loss"}
 
 
-def study_points(runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDesign | None = None) -> Points:
+def study_points(
+    runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDesign | None = None
+) -> Points:
     """Return the points of the runs of one study or several: the best trial of each model and token count.
 
     A point is the mean of k runs (`select`) and has weight k: all points are assumed to have the same variance of one
@@ -78,7 +80,9 @@ def study_points(runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDe
     if wrong:
         raise BadInput(Problem(f"the study has {wrong}", "", nearest(loss, map(str, runs))))
     chosen = select(counts, loss)
-    points = points_of(chosen.table, mapped, "the study", chosen.weights, chosen.table["point"].tolist())
+    points = points_of(
+        chosen.table, mapped, "the study", chosen.weights, chosen.table["point"].tolist()
+    )
     notes = {role: words for role, words in meanings.items() if role not in asked}
     notes["rows"] = (
         "the best trial of each model and token count: the mean of its seeds, or of all trials there, less what the "
@@ -137,22 +141,27 @@ def counted(runs: pd.DataFrame, counting: Counting) -> tuple[pd.DataFrame, dict[
     how = counting.conventions
     at, params = how.chosen("at"), how.chosen("params")
     if how.chosen("rows") != "best":
-        raise BadInput(Problem(f"--count rows={how.rows} is for the rows of a file", "rows=best"))
+        raise BadInput(
+            Problem(f"--count rows={how.rows} is for the rows of a file", "rows=best")
+        )
     runs, column = whole_losses(runs, at)
     loss, unit, measured = finite(runs, column), unit_of(runs).replace("/", " per "), ""
     if how.chosen("loss") != "nats":
         if "best_bits_per_byte" not in runs:
-            raise BadInput("bits per byte need the bytes per token, which the runs do not record")
+            raise BadInput(
+                "bits per byte need the bytes per token, which the runs do not record"
+            )
         bits = finite(runs, "best_bits_per_byte") / finite(runs, _LOSSES["best"])
-        if column != _LOSSES[at]:  # the whole split has more or fewer bytes per token than the targets
-            of_whole = finite(runs, column.replace("val_loss", "bits_per_byte")) / finite(runs, column)
+        # The whole split has more or fewer bytes per token than the targets.
+        if column != _LOSSES[at]:
+            of_whole = finite(runs, column.replace("val_loss", "bits_per_byte")) / finite(
+                runs, column
+            )
             bits = of_whole.groupby(runs["cell"]).transform("mean").fillna(bits)
         loss = loss * bits
         unit = CHOICES["loss"]["bits-per-byte"]
     if column != _LOSSES[at]:
-        measured = (
-            f", its weights {MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
-        )
+        measured = f", its weights {MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
     made = {
         "params": finite(runs, PARAMS[params]),
         "tokens": finite(runs, "train_tokens"),
@@ -169,7 +178,10 @@ def counted(runs: pd.DataFrame, counting: Counting) -> tuple[pd.DataFrame, dict[
 
 
 def tuned_runs(
-    runs: pd.DataFrame, source: str, counting: Counting = PLAIN, design: StudyDesign | None = None
+    runs: pd.DataFrame,
+    source: str,
+    counting: Counting = PLAIN,
+    design: StudyDesign | None = None,
 ) -> SearchedRuns:
     """Return the runs of studies that ended, with the values that their files search; a row per seed.
 
@@ -235,7 +247,9 @@ class Studies:
         """Return the union of the studies' grids and search spaces."""
         designs = self.designs.values()
         grid = dict.fromkeys(name for design in designs for name in design.grid)
-        return StudyDesign(tuple(grid), dict(ChainMap(*(dict(design.search) for design in designs))))
+        return StudyDesign(
+            tuple(grid), dict(ChainMap(*(dict(design.search) for design in designs)))
+        )
 
     def points(self, counting: Counting = PLAIN) -> Points:
         """Return the points of all studies, counted so."""
@@ -288,7 +302,10 @@ class Studies:
         self._check_comparable("", "`diff` compares them in bits per byte")
         objectives = {name: spec.objective for name, spec in self.specs.items()}
         if len({(objective.label, objective.at) for objective in objectives.values()}) > 1:
-            ways = [f"{name} by {objective.label} ({objective.at})" for name, objective in objectives.items()]
+            ways = [
+                f"{name} by {objective.label} ({objective.at})"
+                for name, objective in objectives.items()
+            ]
             raise BadInput(f"the studies value their trials differently: {', '.join(ways)}")
 
     def _check_comparable(self, unit: str, otherwise: str) -> None:
@@ -353,7 +370,12 @@ def sizes_of(runs: Sequence[Facts], counting: Counting) -> list[dict[str, float]
     if not runs:
         return []
     frame = pd.DataFrame(list(runs)).assign(best_val_loss=math.nan, final_val_loss=math.nan)
-    table, _ = counted(frame, replace(counting, conventions=replace(counting.conventions, loss="")))
+    table, _ = counted(
+        frame, replace(counting, conventions=replace(counting.conventions, loss=""))
+    )
     named = {role: counting.columns.get(role, role) for role in COUNTS}
-    columns = {role: column.values for role, column in read_columns(table, named, "a run to come").items()}
+    columns = {
+        role: column.values
+        for role, column in read_columns(table, named, "a run to come").items()
+    }
     return [{role: float(columns[role][at]) for role in COUNTS} for at in range(len(runs))]

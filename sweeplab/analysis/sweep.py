@@ -38,14 +38,18 @@ FEW = 6
 COSTS = ("train_flops", "wall_seconds", "planned_flops")
 ABOVE_CHANCE, WITHIN_CHANCE = "above chance", "within chance"
 FEWEST_TRIALS = 10
-BEST_SHARE, FEWEST_BEST = 0.1, 5  # as in Optuna, but never fewer than its documentation asks for
-N_SHUFFLES = 39  # of 39 shuffles the second largest is exceeded by a fresh one in one case of twenty
+# As in Optuna, but never fewer than its documentation asks for.
+BEST_SHARE, FEWEST_BEST = 0.1, 5
+# Of 39 shuffles the second largest is exceeded by a fresh one in one case of twenty.
+N_SHUFFLES = 39
 CHANCE = 0.95
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def searched_space(runs: DataFrame, design: StudyDesign | None = None) -> dict[str, BaseDistribution]:
+def searched_space(
+    runs: DataFrame, design: StudyDesign | None = None
+) -> dict[str, BaseDistribution]:
     """Return the distributions of the searched hyperparameters that vary within cells, by name.
 
     Without the study's own design, ranges are those of the observed values.
@@ -60,7 +64,9 @@ def searched_space(runs: DataFrame, design: StudyDesign | None = None) -> dict[s
     }
 
 
-def distribution_of(name: str, column: Series, entry: SearchSpec | None = None) -> BaseDistribution:
+def distribution_of(
+    name: str, column: Series, entry: SearchSpec | None = None
+) -> BaseDistribution:
     """Return a distribution as wide as the range in the study file, else as the values of a column.
 
     Choices are texts, as a table has them.
@@ -69,7 +75,9 @@ def distribution_of(name: str, column: Series, entry: SearchSpec | None = None) 
         return FloatDistribution(float(entry.min), float(entry.max), log=entry.log)
     there = {str(each) for each in column.dropna()}
     if isinstance(entry, Choices):
-        return CategoricalDistribution([text for text in map(str, entry.values) if text in there])
+        return CategoricalDistribution(
+            [text for text in map(str, entry.values) if text in there]
+        )
     numbers = finite(column.to_frame(name), name).dropna()
     if len(numbers) < column.notna().sum() or numbers.nunique() <= 1:
         return CategoricalDistribution(sorted(there))
@@ -117,21 +125,40 @@ def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
     runs = plain(runs, ("study", *TRIAL, "seed", "state", "value", "max_iters", "n_params"))
     rows: Sequence[dict[Any, Any]] = runs.to_dict("records")
     # What a run would take to its end.
-    runs["planned_flops"] = [float(train_flops(Hyperparameters.of(row), row["max_iters"])) for row in rows]
+    runs["planned_flops"] = [
+        float(train_flops(Hyperparameters.of(row), row["max_iters"])) for row in rows
+    ]
     grid, space = grid_of(runs, design), searched_space(runs, design)
     search = design.search if design else {}
     for name in (name for name in space if name in search):
         entry = search[name]
         if isinstance(entry, Range | Choices) and entry.when is not None:
             # A hyperparameter whose condition does not hold was not sampled and has its default.
-            runs[name] = runs[name].where(Series([wanted(entry, row) for row in rows], index=runs.index))
+            runs[name] = runs[name].where(
+                Series([wanted(entry, row) for row in rows], index=runs.index)
+            )
     trials = trials_table(runs, "value")
-    sums = runs.assign(**{name: finite(runs, name) for name in COSTS}).groupby(TRIAL, sort=False)
+    sums = runs.assign(**{name: finite(runs, name) for name in COSTS}).groupby(
+        TRIAL, sort=False
+    )
     costs = sums[list(COSTS)].sum(min_count=1).reset_index()
-    trials = trials.drop(columns=[name for name in COSTS if name in trials]).merge(costs, on=TRIAL)
+    trials = trials.drop(columns=[name for name in COSTS if name in trials]).merge(
+        costs, on=TRIAL
+    )
     trials["standing"] = _standing(trials)
-    kept = [*TRIAL, "state", "seeds", "loss", "standing", "n_params", *COSTS, *dict.fromkeys([*grid, *space])]
-    in_grid = {name: distribution_of(name, runs[name]) for name in grid if _has_several(runs, name)}
+    kept = [
+        *TRIAL,
+        "state",
+        "seeds",
+        "loss",
+        "standing",
+        "n_params",
+        *COSTS,
+        *dict.fromkeys([*grid, *space]),
+    ]
+    in_grid = {
+        name: distribution_of(name, runs[name]) for name in grid if _has_several(runs, name)
+    }
     return Sweep(next(map(str, runs["study"]), "no study"), runs, trials[kept], space, in_grid)
 
 
@@ -144,7 +171,9 @@ def _standing(trials: DataFrame) -> Series:
 
 
 def optuna_study(
-    trials: DataFrame, space: Mapping[str, BaseDistribution] | None = None, name: str | None = None
+    trials: DataFrame,
+    space: Mapping[str, BaseDistribution] | None = None,
+    name: str | None = None,
 ) -> optuna.Study:
     """Return an in-memory study of Optuna's with a table of trials; one without a `value` is pruned.
 
@@ -163,8 +192,12 @@ def optuna_study(
         state, value = TrialState.COMPLETE, row["value"]
         if pd.isna(value):
             state, value = TrialState.PRUNED, None
-        sampled = {each: distribution for each, distribution in (space or {}).items() if each in params}
-        study.add_trial(optuna.create_trial(state=state, value=value, params=params, distributions=sampled))
+        sampled = {
+            each: distribution for each, distribution in (space or {}).items() if each in params
+        }
+        study.add_trial(
+            optuna.create_trial(state=state, value=value, params=params, distributions=sampled)
+        )
     return study
 
 
@@ -176,7 +209,11 @@ def saved(sweep: Sweep) -> DataFrame:
     """
     trials = sweep.trials[sweep.trials["state"].isin(COUNTED)]
     is_pruned = trials["state"] == "pruned"
-    flops = (trials["planned_flops"] - trials["train_flops"].fillna(0)).clip(lower=0).where(is_pruned)
+    flops = (
+        (trials["planned_flops"] - trials["train_flops"].fillna(0))
+        .clip(lower=0)
+        .where(is_pruned)
+    )
     costs: Plain = {
         "n_trials": 1,
         "n_pruned": is_pruned.astype(int),
@@ -219,7 +256,9 @@ def importances(sweep: Sweep) -> list[Importance]:
     n = len(points)
     if n < FEWEST_TRIALS or not sweep.space:
         return []
-    evaluator = PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(BEST_SHARE, FEWEST_BEST / n)))
+    evaluator = PedAnovaImportanceEvaluator(
+        target_quantile=min(0.5, max(BEST_SHARE, FEWEST_BEST / n))
+    )
     study = optuna_study(points, sweep.space)
 
     def by_name(ranks: NDArray[np.float64]) -> dict[str, float]:

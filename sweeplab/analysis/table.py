@@ -48,17 +48,40 @@ COLUMNS = {
 MEASURED = dict.fromkeys((*BEST_MEASURES, *END_MEASURES), "float64")
 
 # A pair such as betas stays the text "(0.9, 0.95)": no file format has a column of pairs.
-_KINDS = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "string", "floats": "string"}
+_KINDS = {
+    "int": "Int64",
+    "float": "float64",
+    "bool": "boolean",
+    "str": "string",
+    "floats": "string",
+}
 HYPERPARAMETERS = {name: _KINDS[row.kind] for name, row in TABLE.items() if name not in COLUMNS}
 
-_PLACE = {"cell": "string", "trial": "Int64", "seed": "Int64", "iteration": "Int64", "train_tokens": "Int64"}
+_PLACE = {
+    "cell": "string",
+    "trial": "Int64",
+    "seed": "Int64",
+    "iteration": "Int64",
+    "train_tokens": "Int64",
+}
 # One row per line of a run's record; `run` counts the runs in their order.
 POINTS = {"run": "int64"} | _PLACE
-POINTS |= {field.name: "float64" for field in fields(CurvePoint) if field.name not in (*_PLACE, "extra")}
+POINTS |= {
+    field.name: "float64"
+    for field in fields(CurvePoint)
+    if field.name not in (*_PLACE, "extra")
+}
 CURVES = _PLACE | {"metric": "string", "value": "float64"}  # one row per point
 
 # What a row takes from a run's end, under the same name.
-_ENDS = ("best_val_loss", "final_val_loss", "value", "train_tokens", "train_flops", "wall_seconds")
+_ENDS = (
+    "best_val_loss",
+    "final_val_loss",
+    "value",
+    "train_tokens",
+    "train_flops",
+    "wall_seconds",
+)
 _AUTOMATIC = {name: applies for name, applies in CONDITIONS.items() if TABLE[name].automatic}
 _PAIRS = tuple(name for name, row in TABLE.items() if row.kind == "floats")
 _VALUES = attrgetter(*list(POINTS)[4:])
@@ -78,8 +101,12 @@ def runs_table(lab: Path, name: str) -> pd.DataFrame:
     unfinished = folder.unfinished
     rows = [_row(name, run, unfinished) for run in _in_order(folder)]
     of_plugins = [name for row in rows for name in row if name.startswith("best_")]
-    measured = MEASURED | dict.fromkeys((name for name in of_plugins if name not in COLUMNS), "float64")
-    measured = {name: dtype for name, dtype in measured.items() if any(name in row for row in rows)}
+    measured = MEASURED | dict.fromkeys(
+        (name for name in of_plugins if name not in COLUMNS), "float64"
+    )
+    measured = {
+        name: dtype for name, dtype in measured.items() if any(name in row for row in rows)
+    }
     columns = {
         column: pd.array([row.get(column) for row in rows], dtype=dtype)  # type: ignore[call-overload]
         for column, dtype in (COLUMNS | measured | HYPERPARAMETERS).items()
@@ -124,7 +151,9 @@ def points_table(lab: Path, name: str) -> pd.DataFrame:
     rows = [(*place, *_VALUES(point)) for place, point in points]
     table = pd.DataFrame(rows, columns=list(POINTS)).astype(POINTS)
     of_plugins = dict.fromkeys(measure for _, point in points for measure in point.extra)
-    measures = {measure: [point.extra.get(measure) for _, point in points] for measure in of_plugins}
+    measures = {
+        measure: [point.extra.get(measure) for _, point in points] for measure in of_plugins
+    }
     return table.assign(
         **{measure: pd.array(values, dtype="float64") for measure, values in measures.items()}
     )
@@ -169,7 +198,9 @@ def export(frame: pd.DataFrame, path: Path) -> None:
     elif path.suffix == ".parquet":
         content = frame.to_parquet(index=False)
     else:
-        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ".csv or .parquet"))
+        raise BadInput(
+            Problem(f"{path}: no table has the suffix {path.suffix!r}", ".csv or .parquet")
+        )
     try:
         write_whole(path, content)
     except OSError as error:

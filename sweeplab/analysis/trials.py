@@ -30,12 +30,20 @@ if TYPE_CHECKING:
 
 # The state of a trial is the one among its seeds' states that comes first here.
 WORST_FIRST = tuple(
-    str(state) for valued in (False, True) for state in reversed(RunState) if state.has_value is valued
+    str(state)
+    for valued in (False, True)
+    for state in reversed(RunState)
+    if state.has_value is valued
 )
-LOST = (str(RunState.DIVERGED), str(RunState.FAILED))  # without a value, though no pruner ended them
+# Without a value, though no pruner ended them.
+LOST = (str(RunState.DIVERGED), str(RunState.FAILED))
 VALUED = [str(state) for state in RunState if state.has_value]
 COUNTED = [str(state) for state in RunState if state.counts_towards_budget]
-WHY_DROPPED = {"pruned": "pruned before the end", "running": "has not ended", "waiting": "has not ended"}
+WHY_DROPPED = {
+    "pruned": "pruned before the end",
+    "running": "has not ended",
+    "waiting": "has not ended",
+}
 FEW = 10
 NEAR = 0.01  # of log loss: what values cost is known less the more it is
 MOST_LUCK = 0.03  # of log loss: what is further from its expectation is not only luck
@@ -109,7 +117,9 @@ def plain(table: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
         column = table[name]
         if is_bool_dtype(column) or not is_numeric_dtype(column):
             values = column.astype(object).where(column.notna(), None)
-            settled[name] = values.map(lambda value: str(value) if isinstance(value, tuple) else value)
+            settled[name] = values.map(
+                lambda value: str(value) if isinstance(value, tuple) else value
+            )
         elif column.hasnans or is_float_dtype(column):
             settled[name] = column.astype(float)
         else:
@@ -123,7 +133,10 @@ def finite(table: DataFrame, column: str) -> Series:
 
     if column not in table:
         return Series(np.nan, index=table.index)
-    cells = [float(cell) if isinstance(cell, int | float | np.number) else np.nan for cell in table[column]]
+    cells = [
+        float(cell) if isinstance(cell, int | float | np.number) else np.nan
+        for cell in table[column]
+    ]
     return Series(cells, index=table.index, dtype=float).replace([np.inf, -np.inf], np.nan)
 
 
@@ -147,7 +160,9 @@ def marks_of(values: Series) -> tuple[float, ...]:
     return tuple(distinct)
 
 
-def rankings(runs: DataFrame, designs: Mapping[str, StudyDesign] | None = None) -> dict[str, Ranking]:
+def rankings(
+    runs: DataFrame, designs: Mapping[str, StudyDesign] | None = None
+) -> dict[str, Ranking]:
     """Return the order of the trials that have a value, by study; `designs` are the studies' own."""
     own_trial = [runs[name] for name in ("study", *TRIAL)]
     ended = runs[runs["state"].isin(VALUED).groupby(own_trial).transform("all").astype(bool)]
@@ -156,7 +171,9 @@ def rankings(runs: DataFrame, designs: Mapping[str, StudyDesign] | None = None) 
         design = (designs or {}).get(str(study))
         searched = searched_of(of_study, design)
         if design:
-            searched = [name for name in searched if not isinstance(design.search[name], Derived)]
+            searched = [
+                name for name in searched if not isinstance(design.search[name], Derived)
+            ]
         grid = [name for name in grid_of(of_study, design) if name not in searched]
         by_trial = of_study.groupby(TRIAL, sort=False)
         tried = [trial for _, seeds in by_trial if (trial := _tried(seeds, grid, searched))]
@@ -172,9 +189,15 @@ def _tried(seeds: DataFrame, grid: Sequence[str], searched: Sequence[str]) -> Tr
     if values.empty:
         return None
     row = seeds.iloc[0].dropna().to_dict()
-    sizes, sampled = ({name: row[name] for name in names if name in row} for names in (grid, searched))
-    losses = dict(zip(seeds["seed"].map(int), finite(seeds, "valued_val_loss").tolist(), strict=True))
-    return Tried.of((str(row["cell"]), int(row["trial"])), float(values.mean()), sizes, sampled, losses)
+    sizes, sampled = (
+        {name: row[name] for name in names if name in row} for names in (grid, searched)
+    )
+    losses = dict(
+        zip(seeds["seed"].map(int), finite(seeds, "valued_val_loss").tolist(), strict=True)
+    )
+    return Tried.of(
+        (str(row["cell"]), int(row["trial"])), float(values.mean()), sizes, sampled, losses
+    )
 
 
 def with_expected(runs: DataFrame, ranked: Mapping[str, Ranking] | None = None) -> DataFrame:
@@ -191,8 +214,13 @@ def with_expected(runs: DataFrame, ranked: Mapping[str, Ranking] | None = None) 
         first = first_of_same(ranking.order)
         for trial in ranking.order:
             known = ranking.expected.get(trial.place)
-            by_trial[study, *trial.place] = known.value if known else trial.value, first[trial.place]
-    places = zip(runs["study"].astype(str), runs["cell"].astype(str), runs["trial"], strict=True)
+            by_trial[study, *trial.place] = (
+                known.value if known else trial.value,
+                first[trial.place],
+            )
+    places = zip(
+        runs["study"].astype(str), runs["cell"].astype(str), runs["trial"], strict=True
+    )
     rows = [by_trial.get(place, (np.nan, int(place[2]))) for place in places]
     return runs.assign(expected=[row[0] for row in rows], first_trial=[row[1] for row in rows])
 
@@ -225,7 +253,9 @@ def are_best(trials: DataFrame, by: Sequence[str]) -> Series:
     if values.isna().any():
         values = ended["loss"]
     expected = finite(ended, "expected").fillna(values)
-    order = ended.assign(expected=expected, value=values).sort_values(["expected", "value"], kind="stable")
+    order = ended.assign(expected=expected, value=values).sort_values(
+        ["expected", "value"], kind="stable"
+    )
     return trials.index.to_series().isin(order.drop_duplicates(list(by)).index)
 
 
@@ -233,9 +263,16 @@ def tasks_of(runs: DataFrame) -> Series:
     """Return the task of each run in a few words: losses of one task may be compared."""
     from pandas import Series
 
-    rows: list[dict[Any, Any]] = runs[[name for name in TASK if name in runs]].to_dict("records")
-    known = ({name: each for name, each in row.items() if each is not None and each == each} for row in rows)
-    return Series([task_of(Hyperparameters.of(row)) for row in known], index=runs.index, dtype=object)
+    rows: list[dict[Any, Any]] = runs[[name for name in TASK if name in runs]].to_dict(
+        "records"
+    )
+    known = (
+        {name: each for name, each in row.items() if each is not None and each == each}
+        for row in rows
+    )
+    return Series(
+        [task_of(Hyperparameters.of(row)) for row in known], index=runs.index, dtype=object
+    )
 
 
 def check_one_task(runs: DataFrame) -> None:
@@ -276,7 +313,9 @@ def select(runs: DataFrame, loss: str) -> Selection:
     reasons = states.replace(WHY_DROPPED).mask(ended, "")
     reasons[ended & finite(runs, loss).isna()] = "not finite"
     usable = reasons.eq("")
-    whole = usable.groupby([runs[name] for name in ("study", *TRIAL)]).transform("all").astype(bool)
+    whole = (
+        usable.groupby([runs[name] for name in ("study", *TRIAL)]).transform("all").astype(bool)
+    )
     reasons[usable & ~whole] = "another seed of its trial has no end"
     dropped, used = Counter(reasons[reasons.ne("")]), runs[whole]
     if used.empty:
@@ -284,7 +323,11 @@ def select(runs: DataFrame, loss: str) -> Selection:
     check_one_task(used)
     # A trial's value is the minimum of its seeds' mean curve, as reported to Optuna: the mean of minima is lower.
     by = "value" if finite(used, "value").notna().all() else loss
-    means = used.groupby([*POINT, *TRIAL, "first_trial"], sort=False)[["expected", by]].mean().reset_index()
+    means = (
+        used.groupby([*POINT, *TRIAL, "first_trial"], sort=False)[["expected", by]]
+        .mean()
+        .reset_index()
+    )
     if means.empty:
         raise BadInput("no run that has ended says what its model and length are")
     best = means.fillna({"expected": means[by]}).sort_values(["expected", by], kind="stable")
@@ -297,7 +340,9 @@ def select(runs: DataFrame, loss: str) -> Selection:
     chosen = best[[*POINT, "point", "cell", "first_trial"]]
     of_points = used.merge(chosen, on=POINT, suffixes=("", "_of_best"))
     in_cell = of_points["cell"] == of_points["cell_of_best"]
-    of_points["is_own"] = in_cell & (of_points["first_trial"] == of_points["first_trial_of_best"])
+    of_points["is_own"] = in_cell & (
+        of_points["first_trial"] == of_points["first_trial_of_best"]
+    )
     kept = of_points[of_points["is_own"]]
     if len(kept) < len(used):
         dropped["not the best of its model and length"] = len(used) - len(kept)
@@ -337,10 +382,13 @@ def _levels(used: DataFrame, by: str) -> dict[str, tuple[float, float]]:
         )
         luck = losses - expected
         known = np.isfinite(luck) & (np.abs(luck) <= MOST_LUCK)
-        if np.any(np.abs(luck[known]) > 1e-9) and np.isfinite(luck[is_own]).all():  # there is a surrogate
+        # There is a surrogate.
+        if np.any(np.abs(luck[known]) > 1e-9) and np.isfinite(luck[is_own]).all():
             middle = expected[is_own].mean()
             weights = 1 / (1 + ((expected[known] - middle) / NEAR) ** 2)
-            level = middle + float(weights @ luck[known] / weights.sum()) - losses[is_own].mean()
+            level = (
+                middle + float(weights @ luck[known] / weights.sum()) - losses[is_own].mean()
+            )
             levels[str(point)] = level, float(weights.sum() ** 2 / (weights @ weights))
     return levels
 

@@ -120,7 +120,9 @@ MOVED = {
     "laws forecast": "sweeplab laws predict SOURCE --seal",
     "laws ledger": "sweeplab laws verify",
     "laws hyperparameters": "sweeplab laws fit SOURCE",
-    **dict.fromkeys(("laws audit", "laws compare", "laws isoflop", "laws shape"), "sweeplab laws fit SOURCE"),
+    **dict.fromkeys(
+        ("laws audit", "laws compare", "laws isoflop", "laws shape"), "sweeplab laws fit SOURCE"
+    ),
 }
 
 
@@ -136,9 +138,13 @@ class CommandGroup(TyperGroup):
         if word.startswith("-") or ctx.resilient_parsing or word in self.commands:
             return super().resolve_command(ctx, args)
         here = {name: f"{ctx.command_path} {name}" for name in self.commands}
-        known = {path.rpartition(" ")[2]: f"sweeplab {path}" for path in reversed(COMMANDS)} | here
+        known = {
+            path.rpartition(" ")[2]: f"sweeplab {path}" for path in reversed(COMMANDS)
+        } | here
         meant = synonym(word, here) or nearest(word, known)
-        raise BadInput(Problem(f"{ctx.command_path} has no command {word!r}", nearest=known.get(meant, "")))
+        raise BadInput(
+            Problem(f"{ctx.command_path} has no command {word!r}", nearest=known.get(meant, ""))
+        )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the group's options, or leave everything to the command; without any, print the help."""
@@ -168,7 +174,9 @@ class Program(CommandGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands that one begins with, and the names of the others."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self.commands[name].get_short_help_str(60)) for name in FIRST])
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(60)) for name in FIRST]
+            )
         others = [path for path in COMMANDS if path not in FIRST]
         formatter.write_paragraph()
         formatter.write_text(f"Also: {', '.join(others)}; each explains itself by --help.")
@@ -179,7 +187,9 @@ def group_of(help: str, kind: type[CommandGroup], options: Command) -> typer.Typ
 
     Its help is plain text: Rich's help takes twice as long to print, and wraps long lines in boxes.
     """
-    group = typer.Typer(cls=kind, help=help, rich_markup_mode=None, pretty_exceptions_enable=False)
+    group = typer.Typer(
+        cls=kind, help=help, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
     group.callback(help=help)(options)
     return group
 
@@ -192,7 +202,9 @@ def printed(command: Command) -> Callable[..., None]:
         print_answer(command(**arguments), as_json)
 
     signature = inspect.signature(command, eval_str=True)
-    json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
+    json = inspect.Parameter(
+        "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson
+    )
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), json])  # type: ignore[attr-defined]
     return run
 
@@ -205,13 +217,18 @@ def _say_version(asked: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Read the options of `sweeplab` itself."""
 
 
-app = group_of("Hyperparameter sweeps and experiment tracking for small transformers.", Program, _options)
+app = group_of(
+    "Hyperparameter sweeps and experiment tracking for small transformers.", Program, _options
+)
 groups = {name: group_of(words, CommandGroup, lambda: None) for name, words in GROUPS.items()}
 for path, command in COMMANDS.items():
     group, _, name = path.rpartition(" ")
@@ -230,7 +247,10 @@ def _whole() -> Callable[..., None]:
 
 def _ended() -> int | None:
     if not Path().stat().st_nlink:
-        print("error: the folder in which this command was started no longer exists", file=sys.stderr)
+        print(
+            "error: the folder in which this command was started no longer exists",
+            file=sys.stderr,
+        )
         return EXIT_FAILED
     try:
         code = _whole()(prog_name="sweeplab", standalone_mode=False)
@@ -254,7 +274,9 @@ def main() -> None:
         code = _ended()
     except UsageError as error:
         line, code = " ".join(error.format_message().split()).removesuffix("."), EXIT_BAD_INPUT
-        errors = [line + f"; {error.ctx.command_path} --help explains it" if error.ctx else line]
+        errors = [
+            line + f"; {error.ctx.command_path} --help explains it" if error.ctx else line
+        ]
     except BadInput as error:
         errors, code = error.lines, EXIT_BAD_INPUT
     except typer.Abort:  # the input has ended where a question was asked
@@ -272,7 +294,8 @@ def main() -> None:
             errors, code = [f"{error.filename or 'a disk'}: {error.strerror}"], EXIT_FAILED
         elif error.filename is None:
             raise
-        else:  # a file that is not what it should be is a mistake of the user, wherever it is noticed
+        # A file that is not what it should be is a mistake of the user, wherever it is noticed.
+        else:
             is_long = error.errno == errno.ENAMETOOLONG
             name = f"{str(error.filename)[:60]}…" if is_long else error.filename
             errors, code = [f"{name}: {error.strerror}"], EXIT_BAD_INPUT

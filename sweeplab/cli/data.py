@@ -17,16 +17,21 @@ if TYPE_CHECKING:
 
 
 def data(
-    file: Annotated[str, argument("FILE", "A file, folder or glob, files of tokens, or a study file.")],
+    file: Annotated[
+        str, argument("FILE", "A file, folder or glob, files of tokens, or a study file.")
+    ],
     field: Annotated[
         str | None, option("NAME", "Field of the text in rows; of pairs two, as FROM,TO.")
     ] = None,
     corpus: Annotated[
-        str | None, option("NAME", "Corpus: text, pairs or labels.  [default: by what the files have]")
+        str | None,
+        option("NAME", "Corpus: text, pairs or labels.  [default: by what the files have]"),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        option("NAME", "Tokenizer: char, bpe, …, or a file.  [default: char below 1 MB, else bpe]"),
+        option(
+            "NAME", "Tokenizer: char, bpe, …, or a file.  [default: char below 1 MB, else bpe]"
+        ),
     ] = None,
 ) -> Answer:
     """Show what is read of your data, without training.
@@ -55,7 +60,9 @@ def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
         say(note, "dim")
     say()
     if read["characters_per_token"]:
-        say(f"vocabulary of {read['vocab_size']}, {read['characters_per_token']:.2f} characters a token")
+        say(
+            f"vocabulary of {read['vocab_size']}, {read['characters_per_token']:.2f} characters a token"
+        )
     sizes = ", ".join(f"{name} {count:,}" for name, count in read["splits"].items())
     say(f"splits, in tokens of {spec.data.tokenizer}: {sizes}")
     say(f"{overlap(read['val_overlap'], read['test_overlap'], read['n_duplicates'])}\n")
@@ -65,7 +72,9 @@ def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
 
 
 def hyperparameters(
-    schema: Annotated[bool, flag("Print the JSON Schema of study files, for editors.", "--schema")] = False,
+    schema: Annotated[
+        bool, flag("Print the JSON Schema of study files, for editors.", "--schema")
+    ] = False,
 ) -> Answer:
     """Print the table of hyperparameters.
 
@@ -81,7 +90,9 @@ def hyperparameters(
 
         read = study_schema()
         return read, json.dumps(read, indent=2)
-    plain = [asdict(row) | {"default": row.default, "allowed": row.allowed} for row in TABLE.values()]
+    plain = [
+        asdict(row) | {"default": row.default, "allowed": row.allowed} for row in TABLE.values()
+    ]
     return plain, lambda _: _print_table()
 
 

@@ -26,10 +26,15 @@ COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 def doctor(
     name: Annotated[
-        str | None, argument("[NAME]", "Name of a study, or its file.", autocompletion=options.study_files)
+        str | None,
+        argument("[NAME]", "Name of a study, or its file.", autocompletion=options.study_files),
     ] = None,
-    repair: Annotated[bool, flag("Make the study's storage, folders and MLflow agree.", "--repair")] = False,
-    dry_run: Annotated[bool, flag("With --repair: only print what would be done.", "--dry-run")] = False,
+    repair: Annotated[
+        bool, flag("Make the study's storage, folders and MLflow agree.", "--repair")
+    ] = False,
+    dry_run: Annotated[
+        bool, flag("With --repair: only print what would be done.", "--dry-run")
+    ] = False,
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
     as_json: options.AsJson = False,
@@ -73,7 +78,10 @@ def doctor(
 
 
 def _print_check(check: Check) -> None:
-    say(f"{check.verdict:4}  {check.name:9}  {check.found}  {check.looked_at}", COLORS[check.verdict])
+    say(
+        f"{check.verdict:4}  {check.name:9}  {check.found}  {check.looked_at}",
+        COLORS[check.verdict],
+    )
     if check.cure:
         say(f"      → {check.cure}")
 
@@ -87,13 +95,17 @@ def _repair(folder: StudyFolder, dry_run: bool, allow_plugins: bool, as_json: bo
     if not dry_run and finish_renaming(folder):
         lines.append(f"renamed to {folder.name}")
     repaired = repair_study(folder, dry_run, allow_plugins)
-    lines += [f"{fault.name}: {FAULTS[fault.kind].what}: {what}" for fault, what in repaired.done]
+    lines += [
+        f"{fault.name}: {FAULTS[fault.kind].what}: {what}" for fault, what in repaired.done
+    ]
     for fault, what in repaired.left:
         lines.append(f"left alone: {fault.name}: {what}" if fault else f"left alone: {what}")
     if repaired.to_train:
         trials = ", ".join(f"{cell} #{number}" for cell, number in repaired.to_train)
         lines.append(f"{folder.command('resume')} trains again: {trials}")
-    print_answer((repaired, "\n".join(lines or [f"study {folder.name} has nothing to repair"])), as_json)
+    print_answer(
+        (repaired, "\n".join(lines or [f"study {folder.name} has nothing to repair"])), as_json
+    )
 
 
 def _server(lab: Path | None) -> Server:
@@ -105,10 +117,14 @@ def _server(lab: Path | None) -> Server:
 def start_storage(
     host: Annotated[
         str | None,
-        option("ADDRESS", "Address to listen on; TLS beyond loopback.  [default: as before, else 127.0.0.1]"),
+        option(
+            "ADDRESS",
+            "Address to listen on; TLS beyond loopback.  [default: as before, else 127.0.0.1]",
+        ),
     ] = None,
     port: Annotated[
-        int | None, option("N", "Port to use.  [default: as before, else a free one]", min=1, max=65535)
+        int | None,
+        option("N", "Port to use.  [default: as before, else a free one]", min=1, max=65535),
     ] = None,
     allow_data: Annotated[
         bool, flag("Start data of somebody else: they may run programs.", "--allow-data")
@@ -143,7 +159,9 @@ def stop_storage(lab: options.Lab = None) -> Answer:
     folders = [StudyFolder(server.lab, name) for name in study_names(server.lab)]
     for folder in folders:
         if folder.is_on_own_server and folder.is_run:
-            raise BadInput(f"study {folder.name} is running; stop it first: {folder.command('stop')}")
+            raise BadInput(
+                f"study {folder.name} is running; stop it first: {folder.command('stop')}"
+            )
     how = "was not running"
     if server.stop():
         how = "has stopped"

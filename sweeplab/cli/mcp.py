@@ -67,14 +67,18 @@ class Reach:
         for key in ("override", "grid", "search"):
             _check_settings(key, values[key] or ())
         file = study_source(text, self.lab)
-        if not file.resolve().is_relative_to(self.lab.resolve()):  # before anything that it names is opened
+        # Before anything that it names is opened.
+        if not file.resolve().is_relative_to(self.lab.resolve()):
             content = file_text(file)
             document = parse(content, Problems(file))
             for key in _NAMING * isinstance(document, dict):
                 for name in _texts(document.get(key)):
                     self._check_path(beside(file, name), name, file.resolve().parent)
         changes = options.overrides(values["override"], values["grid"], values["search"])
-        check_reach(load_study(file, lab=self.lab, name=values["name"], overrides=changes).spec, self.lab)
+        check_reach(
+            load_study(file, lab=self.lab, name=values["name"], overrides=changes).spec,
+            self.lab,
+        )
 
     def check_run(self, name: str) -> None:
         """Refuse a study of the lab that reads or contacts what no person has named."""
@@ -88,7 +92,9 @@ class Reach:
         except (OSError, RuntimeError, ValueError) as error:  # a circle of links, a NUL
             raise BadInput(f"{name!r} is no path: {error}") from None
         if not any(map(target.is_relative_to, (*self.places, *more))):
-            what = f"{name!r} is out of reach: a person names it where `sweeplab mcp` is started"
+            what = (
+                f"{name!r} is out of reach: a person names it where `sweeplab mcp` is started"
+            )
             raise BadInput(Problem(what, ", ".join(map(str, self.places))))
 
 
@@ -110,7 +116,9 @@ def _check_settings(key: str, settings: Sequence[str]) -> None:
             allowed = ["hyperparameters"]
             if key == "override":
                 allowed += SETTABLE
-            raise BadInput(Problem(f"{key} {text}: a program does not set {name}", ", ".join(allowed)))
+            raise BadInput(
+                Problem(f"{key} {text}: a program does not set {name}", ", ".join(allowed))
+            )
 
 
 def run_detached(
@@ -124,11 +132,15 @@ def run_detached(
     """Start a study, or continue it, and return at once; `show` tells how far it is, `stop` ends it."""
     from sweeplab import load_study
 
-    study = load_study(file, lab=lab, name=name, overrides=options.overrides(override, grid, search))
+    study = load_study(
+        file, lab=lab, name=name, overrides=options.overrides(override, grid, search)
+    )
     settings = {"override": override, "grid": grid, "search": search}
     words = [f"--{option}={text}" for option, texts in settings.items() for text in texts or ()]
     words += [f"--name={study.spec.name}"] if name is not None else []
-    return start_detached(study, ["run", "--quiet", f"--lab={study.lab}", *words, "--", str(file)])
+    return start_detached(
+        study, ["run", "--quiet", f"--lab={study.lab}", *words, "--", str(file)]
+    )
 
 
 def resume_detached(name: options.StudyName, lab: options.Lab = None) -> Answer:
@@ -199,7 +211,9 @@ class Tools:
             raise BadInput(Problem(f"no tool {name!r}", ", ".join(TOOLS), nearest(name, TOOLS)))
         tool, values = TOOLS[name], self._checked(name, arguments)
         # `extend` would train here; `resume` trains in a process of its own.
-        for setting in {"as_json", "no_run"} & inspect.signature(tool.command).parameters.keys():
+        for setting in {"as_json", "no_run"} & inspect.signature(
+            tool.command
+        ).parameters.keys():
             values[setting] = True
         with redirect_stdout(StringIO()) as printed:
             answer = tool.command(**values, lab=self.reach.lab)
@@ -226,7 +240,8 @@ class Tools:
                     values[key] = info.parser(values[key])
         if "file" in values:
             self.reach.check_study(str(values["file"]), values)
-        elif name == "predict" and not is_file(values["source"]):  # whose plan reads the study's data
+        # Whose plan reads the study's data.
+        elif name == "predict" and not is_file(values["source"]):
             for study in names_in(values["source"]):
                 self.reach.check_run(study)
         elif name == "resume":
@@ -245,7 +260,8 @@ def _options(tool: Tool) -> dict[str, tuple[Any, Any, Any]]:
 
 def mcp(
     files: Annotated[
-        list[Path] | None, argument("[FILE]...", "Study files, tables and folders outside of this folder.")
+        list[Path] | None,
+        argument("[FILE]...", "Study files, tables and folders outside of this folder."),
     ] = None,
     lab: options.Lab = None,
 ) -> None:
@@ -260,7 +276,9 @@ def mcp(
     $ sweeplab mcp ~/tables/runs.csv --lab ~/lab
     """
     if find_spec("mcp") is None:
-        raise BadInput("sweeplab mcp needs the SDK of the protocol: pip install 'sweeplab[mcp]'")
+        raise BadInput(
+            "sweeplab mcp needs the SDK of the protocol: pip install 'sweeplab[mcp]'"
+        )
     place = lab_folder(lab)
     for file in files or ():
         if not file.exists():
@@ -292,7 +310,9 @@ async def _serve(tools: Tools) -> None:
             ]
         )
 
-    async def call_tool(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(
+        context: Any, asked: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         try:
             answer = await to_thread.run_sync(
                 tools.call, asked.name, asked.arguments or {}, limiter=one_at_a_time
@@ -303,7 +323,9 @@ async def _serve(tools: Tools) -> None:
         text = types.TextContent(type="text", text=json.dumps(answer))
         return types.CallToolResult(content=[text], structured_content=answer)
 
-    server = Server("sweeplab", version=VERSION, on_list_tools=list_tools, on_call_tool=call_tool)
+    server = Server(
+        "sweeplab", version=VERSION, on_list_tools=list_tools, on_call_tool=call_tool
+    )
     sys.stdout = sys.__stdout__  # which the protocol takes for itself
     async with stdio_server() as (requests, answers):
         sys.stdout = sys.stderr

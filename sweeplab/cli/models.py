@@ -26,21 +26,32 @@ def generate(
     prompt: options.Prompt,
     temperature: Annotated[
         float | None,
-        option("T", "Flatten (above 1) or sharpen (below 1; 0 is --greedy).  [default: the run's]"),
+        option(
+            "T", "Flatten (above 1) or sharpen (below 1; 0 is --greedy).  [default: the run's]"
+        ),
     ] = None,
-    top_k: Annotated[int | None, option("K", "Sample from the K best tokens.  [default: the run's]")] = None,
+    top_k: Annotated[
+        int | None, option("K", "Sample from the K best tokens.  [default: the run's]")
+    ] = None,
     top_p: Annotated[
         float | None,
-        option("P", "Sample from the best tokens of this total probability.  [default: the run's]"),
+        option(
+            "P", "Sample from the best tokens of this total probability.  [default: the run's]"
+        ),
     ] = None,
     greedy: Annotated[bool, flag("Take the best token each time.", "--greedy")] = False,
-    beams: Annotated[int | None, option("N", "Search the most probable text with N beams.", min=1)] = None,
-    seed: Annotated[int | None, option("SEED", "Sampling seed.  [default: 0]", min=0, max=2**63 - 1)] = None,
+    beams: Annotated[
+        int | None, option("N", "Search the most probable text with N beams.", min=1)
+    ] = None,
+    seed: Annotated[
+        int | None, option("SEED", "Sampling seed.  [default: 0]", min=0, max=2**63 - 1)
+    ] = None,
     max_new_tokens: Annotated[
         int | None, option("N", "Generate at most N tokens.  [default: the run's]")
     ] = None,
     contrast: Annotated[
-        str | None, option("RUN", "Decode contrastively against this smaller run with the same tokenizer.")
+        str | None,
+        option("RUN", "Decode contrastively against this smaller run with the same tokenizer."),
     ] = None,
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
@@ -69,14 +80,23 @@ def generate(
     place = lab_folder(lab)
     opened = open_run(run, place, allow_plugins=allow_plugins)
     amateur = open_run(contrast, place) if contrast is not None else None
-    writer = Writer(opened, prompt, *chosen(opened.values, settings, greedy), seed=seed or 0, amateur=amateur)
+    writer = Writer(
+        opened,
+        prompt,
+        *chosen(opened.values, settings, greedy),
+        seed=seed or 0,
+        amateur=amateur,
+    )
     answer: dict[str, Any] = {"run": writer.run.run_id, "prompt": writer.text}
     if beams is not None:
         texts = writer.beams(beams)
         print_answer((answer | {"beams": texts}, texts[0]["text"]), as_json)
     elif as_json:
         tokens = list(writer.tokens())
-        print_json(answer | {"seed": writer.seed, "tokens": tokens, "text": "".join(writer.words(tokens))})
+        print_json(
+            answer
+            | {"seed": writer.seed, "tokens": tokens, "text": "".join(writer.words(tokens))}
+        )
     else:
         for piece in writer.words(writer.tokens()):
             print(piece, end="", flush=True)
@@ -134,7 +154,8 @@ def _print_predictions(rows: Sequence[dict[str, Any]]) -> None:
 def evaluate(
     run: options.Run,
     study: Annotated[
-        str | None, option("NAME", "Study to take the validation split from.  [default: the run's]")
+        str | None,
+        option("NAME", "Study to take the validation split from.  [default: the run's]"),
     ] = None,
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
@@ -153,7 +174,9 @@ def evaluate(
 
 
 def _print_evaluation(evaluation: dict[str, Any]) -> None:
-    print(f"validation split of study {evaluation['study']}; val_loss {MEASURED_ON['val_loss']}")
+    print(
+        f"validation split of study {evaluation['study']}; val_loss {MEASURED_ON['val_loss']}"
+    )
     rows = [{"measure": name, "value": value} for name, value in evaluation["measures"].items()]
     print_rows(rows, text=["measure"])
 
@@ -162,7 +185,9 @@ def trace(
     run: options.Run,
     prompt: Annotated[str, option("TEXT", "Text that the run reads.")],
     top: Annotated[int, option("N", "Probable next tokens to show, of a prompt.", min=1)] = 5,
-    page: Annotated[Path | None, option("FILE.html", "Draw the attention over the prompt on a page.")] = None,
+    page: Annotated[
+        Path | None, option("FILE.html", "Draw the attention over the prompt on a page.")
+    ] = None,
     lab: options.Lab = None,
 ) -> Answer:
     """Follow a token through a model, and rank what comes next.
@@ -181,13 +206,19 @@ def trace(
     opened = open_run(run, lab_folder(lab))
     steps = traced_prompt(opened, prompt, SHOWN_VALUES)
     writer = Writer(opened, prompt, *chosen(opened.values, {}))
-    answer: dict[str, Any] = {"model": opened.run_id, "prompt": prompt, "next": writer.ranked(top)}
+    answer: dict[str, Any] = {
+        "model": opened.run_id,
+        "prompt": prompt,
+        "next": writer.ranked(top),
+    }
     if page:
         from sweeplab.report.models import write_attention
 
         maps = attention_maps(opened, prompt)
         write_attention(opened.run_id, prompt, maps, page)
-        drawn = [{**vars(layer_map), "weights": layer_map.weights.tolist()} for layer_map in maps]
+        drawn = [
+            {**vars(layer_map), "weights": layer_map.weights.tolist()} for layer_map in maps
+        ]
         answer |= {"page": str(page), "attention": drawn}
     return answer | {"steps": steps}, _print_trace
 
@@ -205,7 +236,11 @@ def _print_trace(trace: dict[str, Any]) -> None:
     ranked = []
     for number, tokens in enumerate(trace.get("next", ()), start=1):
         for rank, row in enumerate(tokens, start=1):
-            shown = {"rank": rank, "token": repr(row["token"]), "probability": f"{row['probability']:.4f}"}
+            shown = {
+                "rank": rank,
+                "token": repr(row["token"]),
+                "probability": f"{row['probability']:.4f}",
+            }
             if len(trace["next"]) > 1:
                 shown = {"[MASK]": number, **shown}
             ranked.append(shown)
@@ -233,7 +268,9 @@ def export_hf(
 
     opened = open_run(run, lab_folder(lab))
     name, note = export_run(opened, folder, force).class_name, without_class(opened)
-    lines = f"wrote {folder}, a {name}\nnext: transformers.{name}.from_pretrained({str(folder)!r})"
+    lines = (
+        f"wrote {folder}, a {name}\nnext: transformers.{name}.from_pretrained({str(folder)!r})"
+    )
     answer = {"folder": str(folder), "class": name}
     if note:
         answer["note"], lines = note, f"{lines}\n{note}"
@@ -242,7 +279,9 @@ def export_hf(
 
 def import_hf(
     folder: Annotated[Path, argument("DIR", "Folder with config.json and safetensors.")],
-    name: Annotated[str | None, option("NAME", "The run's name.  [default: the folder's]")] = None,
+    name: Annotated[
+        str | None, option("NAME", "The run's name.  [default: the folder's]")
+    ] = None,
     force: options.Force = False,
     lab: options.Lab = None,
 ) -> Answer:

@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.lab.listing import file_of, files_here, find_study, latest_study, name_in, study_names
+from sweeplab.lab.listing import (
+    file_of,
+    files_here,
+    find_study,
+    latest_study,
+    name_in,
+    study_names,
+)
 from sweeplab.records.folders import StudyFolder, lab_folder
 
 MOST_NAMED = 12  # studies listed where the command names none
@@ -17,14 +24,25 @@ MOST_NAMED = 12  # studies listed where the command names none
 
 def studies(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the lab's studies whose names start with `incomplete`."""
-    return [name for name in study_names(lab_folder(ctx.params.get("lab"))) if name.startswith(incomplete)]
+    return [
+        name
+        for name in study_names(lab_folder(ctx.params.get("lab")))
+        if name.startswith(incomplete)
+    ]
 
 
 def study_files(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of studies and the paths of study files that start with `incomplete`."""
     known = {*studies(ctx, incomplete), *(each.stem for each in files_here())}
-    paths = [each for each in Path().glob(f"{incomplete}*") if each.suffix == ".yaml" or each.is_dir()]
-    offered = [*sorted(each for each in known if each.startswith(incomplete)), *sorted(map(str, paths))]
+    paths = [
+        each
+        for each in Path().glob(f"{incomplete}*")
+        if each.suffix == ".yaml" or each.is_dir()
+    ]
+    offered = [
+        *sorted(each for each in known if each.startswith(incomplete)),
+        *sorted(map(str, paths)),
+    ]
     # Those that a shell and a command take as they are written: anybody may have named a file.
     return [each for each in offered if shlex.quote(each) == each and not each.startswith("-")]
 
@@ -45,18 +63,25 @@ def argument(metavar: str, help: str, **settings: Any) -> Any:
 
 
 Lab = Annotated[
-    Path | None, option("FOLDER", "Folder of studies and tracking.  [default: SWEEPLAB_LAB, else lab]")
+    Path | None,
+    option("FOLDER", "Folder of studies and tracking.  [default: SWEEPLAB_LAB, else lab]"),
 ]
 _STUDY = {"autocompletion": studies, "parser": name_in}
 StudyName = Annotated[str, argument("NAME", "Name of the study, or its file.", **_STUDY)]
 MaybeStudyName = Annotated[
-    str | None, argument("[NAME]", "Name of the study, or its file.  [default: the latest study]", **_STUDY)
+    str | None,
+    argument(
+        "[NAME]", "Name of the study, or its file.  [default: the latest study]", **_STUDY
+    ),
 ]
-_FILE = argument("FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of)
+_FILE = argument(
+    "FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of
+)
 StudyFile = Annotated[Path, _FILE]
 MaybeStudyFile = Annotated[Path | None, _FILE]
 StudyOrTrial = Annotated[
-    str, argument("NAME", "Name of the study, or its file; NAME/CELL/TRIAL is one trial.", **_STUDY)
+    str,
+    argument("NAME", "Name of the study, or its file; NAME/CELL/TRIAL is one trial.", **_STUDY),
 ]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
@@ -73,7 +98,9 @@ Run = Annotated[
         **_STUDY,
     ),
 ]
-Prompt = Annotated[str, option("TEXT", "Text that the model reads; [MASK] marks a token to fill in.")]
+Prompt = Annotated[
+    str, option("TEXT", "Text that the model reads; [MASK] marks a token to fill in.")
+]
 Overrides = Annotated[
     list[str] | None,
     option(
@@ -102,7 +129,9 @@ Preset = Annotated[
     str | None,
     option("NAME", "Values of a published model: gpt2, bert-base, t5-small, …"),
 ]
-AllowPlugins = Annotated[bool, flag("Allow the study's plugins, which are code, once.", "--allow-plugins")]
+AllowPlugins = Annotated[
+    bool, flag("Allow the study's plugins, which are code, once.", "--allow-plugins")
+]
 Force = Annotated[bool, flag("Overwrite what exists already.", "--force")]
 Quiet = Annotated[bool, flag("Print errors only.", "--quiet", "-q")]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
@@ -121,7 +150,9 @@ def study_or_trial(text: str, lab: Path | None) -> tuple[StudyFolder, str | None
         return folder, None, None
     number = place.pop()
     if not number.isdecimal():
-        raise BadInput(Problem(f"{text}: {number!r} is no trial", f"{name}/CELL/TRIAL, TRIAL a number"))
+        raise BadInput(
+            Problem(f"{text}: {number!r} is no trial", f"{name}/CELL/TRIAL, TRIAL a number")
+        )
     return folder, "/".join(place) or None, int(number)
 
 
@@ -141,7 +172,9 @@ def named_file(file: Path | None, lab: Path | None) -> Path:
             f"{file}: this is a folder; `sweeplab init NAME --data {file}` writes a study of its texts"
         )
     if file is not None and file.is_file() and file.suffix not in ("", ".yaml", ".yml"):
-        raise BadInput(f"{file}: this is a text; `sweeplab init NAME --data {file}` writes a study of it")
+        raise BadInput(
+            f"{file}: this is a text; `sweeplab init NAME --data {file}` writes a study of it"
+        )
     if file is not None:
         return file
     known = sorted({*map(str, files_here()), *study_names(lab_folder(lab))})
@@ -151,7 +184,10 @@ def named_file(file: Path | None, lab: Path | None) -> Path:
 
 
 def overrides(
-    override: list[str] | None, grid: list[str] | None, search: list[str] | None, engine: str | None = None
+    override: list[str] | None,
+    grid: list[str] | None,
+    search: list[str] | None,
+    engine: str | None = None,
 ) -> list[str]:
     """Return all changes that a command line makes to a study file, as overrides."""
     changes = ([f"--engine {engine}"] if engine else []) + [*(override or ())]

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 NAMES = {"stdout": "standard output", "stderr": "standard error"}
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # the disk, or the quota; or the terminal is gone
+# The disk, or the quota; or the terminal is gone.
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 LOST = FULL | {errno.EPIPE, errno.EBADF}
 
 
@@ -39,7 +40,8 @@ class _VisibleStream:
         self.terminal = getattr(stream, "terminal", stream)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":  # Typer would write to it, past `write`, where the encoding is ASCII
+        # Typer would write to it, past `write`, where the encoding is ASCII.
+        if name == "buffer":
             raise AttributeError(name)
         return getattr(self._stream, name)
 
@@ -96,7 +98,8 @@ def open_streams() -> None:
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # or the next file that is opened, a database, would be the standard output
+        # Or the next file that is opened, a database, would be the standard output.
+        except OSError:
             os.open(os.devnull, os.O_RDWR)
     for number, name in enumerate(NAMES, start=1):
         stream = getattr(sys, name)
@@ -107,7 +110,10 @@ def open_streams() -> None:
             output = _outputs[name] = _Output(name, number)
             is_by_lines = name == "stderr" or output.isatty()
             stream = io.TextIOWrapper(
-                io.BufferedWriter(output), encoding, "backslashreplace", line_buffering=is_by_lines
+                io.BufferedWriter(output),
+                encoding,
+                "backslashreplace",
+                line_buffering=is_by_lines,
             )
         if not isinstance(stream, _VisibleStream):
             setattr(sys, name, _VisibleStream(stream))
@@ -178,7 +184,9 @@ def _console_class() -> type[Console]:
 
         def render(self, *arguments: Any) -> Iterator[Segment]:
             for segment in super().render(*arguments):
-                yield segment if segment.control else segment._replace(text=visible(segment.text))
+                yield (
+                    segment if segment.control else segment._replace(text=visible(segment.text))
+                )
 
     return VisibleConsole
 
@@ -189,7 +197,9 @@ def console(stderr: bool = False, quiet: bool = False) -> Console:
     if not stderr and not stream.isatty():
         width = WIDE
     file = getattr(stream, "terminal", stream)
-    return _console_class()(file=file, width=width, quiet=quiet, highlight=False, markup=False, emoji=False)
+    return _console_class()(
+        file=file, width=width, quiet=quiet, highlight=False, markup=False, emoji=False
+    )
 
 
 @contextmanager

@@ -17,7 +17,9 @@ from sweeplab.cli.options import flag, option
 from sweeplab.cli.printing import Answer, print_json
 from sweeplab.records.folders import lab_folder
 
-Port = Annotated[int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: a free one]")]
+Port = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: a free one]")
+]
 OpenPage = Annotated[
     bool | None,
     flag(
@@ -36,7 +38,10 @@ def report(
         Path | None, option("FILE", "An edited copy of the page's file in dashboards/.")
     ] = None,
     single_file: Annotated[
-        bool, flag("Embed plotly.js (5 MB), so that the page can be sent as one file.", "--single-file")
+        bool,
+        flag(
+            "Embed plotly.js (5 MB), so that the page can be sent as one file.", "--single-file"
+        ),
     ] = False,
     lab: options.Lab = None,
 ) -> Answer:
@@ -85,13 +90,22 @@ def ui(
             server, page = shown.server, shown.links["charts"]
             if as_json:
                 pid = server and server.process.pid
-                print_json({"server": shown.address, "pid": pid, "studies": {shown.study: shown.links}})
+                print_json(
+                    {"server": shown.address, "pid": pid, "studies": {shown.study: shown.links}}
+                )
             else:
                 typer.echo(
-                    "\n".join([shown.study, *(f"  {what:6}  {link}" for what, link in shown.links.items())])
+                    "\n".join(
+                        [
+                            shown.study,
+                            *(f"  {what:6}  {link}" for what, link in shown.links.items()),
+                        ]
+                    )
                 )
                 if shown.is_empty:
-                    typer.echo(f"{shown.study} has no runs yet: its page fills as they start", err=True)
+                    typer.echo(
+                        f"{shown.study} has no runs yet: its page fills as they start", err=True
+                    )
                 if server:
                     typer.echo("Ctrl-C ends it", err=True)
             sys.stdout.flush()
@@ -126,7 +140,9 @@ def dashboard(
     with ExitStack() as stack:
         _interrupted_by(stack, signal.SIGTERM, signal.SIGHUP)
 
-        live = stack.enter_context(live_page(lab_folder(lab), options.named_study(name, lab).name, port))
+        live = stack.enter_context(
+            live_page(lab_folder(lab), options.named_study(name, lab).name, port)
+        )
         if as_json:
             print_json({"page": live.url})
         else:

@@ -29,7 +29,9 @@ class DataSizes(NamedTuple):
             return None
         tokens = min(self.train_tokens, values.data_limit or self.train_tokens)
         share = tokens / self.train_tokens
-        rows = tokens / values.block_size if self.train_pairs is None else self.train_pairs * share
+        rows = (
+            tokens / values.block_size if self.train_pairs is None else self.train_pairs * share
+        )
         # Rounded to nine digits, so that 3 epochs of a third each are exactly one.
         return max(1, math.ceil(round(values.epochs * rows / values.batch_size, 9)))
 
@@ -40,7 +42,8 @@ Sizes = DataSizes | None
 
 def task_of(values: Hyperparameters) -> str:
     """Describe a run's task in a few words; for an unknown objective, return its name."""
-    from sweeplab.data.objectives import OBJECTIVES, objective_of  # with numpy, which is slow to import
+    # With numpy, which is slow to import.
+    from sweeplab.data.objectives import OBJECTIVES, objective_of
 
     if values.objective in (AUTO, *OBJECTIVES):
         return objective_of(values).task(values)
@@ -58,7 +61,9 @@ def loss_unit(objectives: Iterable[str]) -> str:
     from sweeplab.data.objectives import OBJECTIVES  # with numpy, which is slow to import
     from sweeplab.data.objectives.base import Objective
 
-    known = {AUTO: Objective.unit} | {name: objective.unit for name, objective in OBJECTIVES.items()}
+    known = {AUTO: Objective.unit} | {
+        name: objective.unit for name, objective in OBJECTIVES.items()
+    }
     units = {known.get(name, "units of its own") for name in objectives} or {Objective.unit}
     if len(units) == 1:
         return units.pop()

@@ -39,7 +39,9 @@ class _Counts:
     """Discounted counts of one order, by n-gram and by context; of occurrences, or of distinct continuations."""
 
     def __init__(self, counts: Ids, contexts: Ids, n_contexts: int) -> None:
-        seen = np.bincount(np.minimum(counts, N_DISCOUNTS + 2), minlength=N_DISCOUNTS + 2).astype(float)
+        seen = np.bincount(
+            np.minimum(counts, N_DISCOUNTS + 2), minlength=N_DISCOUNTS + 2
+        ).astype(float)
         share = seen[1] / max(seen[1] + 2 * seen[2], 1)
         discounts = np.zeros(N_DISCOUNTS + 1)
         for n in range(1, N_DISCOUNTS + 1):
@@ -70,7 +72,9 @@ class NGrams:
 
     def __init__(self, columns: Sequence[Ids], tokens: Ids, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._n_symbols = max([vocab_size, *(1 + column.max(initial=NONE) for column in columns)])
+        self._n_symbols = max(
+            [vocab_size, *(1 + column.max(initial=NONE) for column in columns)]
+        )
         numbers = np.zeros_like(tokens)  # of the contexts
         contexts, orders = np.zeros(1, np.int64), []
         for column in [None, *columns]:
@@ -91,7 +95,9 @@ class NGrams:
             if order < len(orders):
                 distinct = self._continuations(grams, *orders[order][:2])
             of_gram = grams // self._n_symbols
-            raw, continuations = (_Counts(each, of_gram, len(contexts)) for each in (counts, distinct))
+            raw, continuations = (
+                _Counts(each, of_gram, len(contexts)) for each in (counts, distinct)
+            )
             self._orders.append(_Order(contexts, grams, raw, continuations))
 
     def _keys(self, contexts: Ids, tokens: Ids) -> Ids:
@@ -141,7 +147,10 @@ class Baseline:
 
 
 def find_baseline(
-    dataset: Dataset, values: Hyperparameters, cache: Path | None = None, n_read: int = MAX_TOKENS
+    dataset: Dataset,
+    values: Hyperparameters,
+    cache: Path | None = None,
+    n_read: int = MAX_TOKENS,
 ) -> Baseline | None:
     """Return the baseline of a run that predicts the next token; None for another objective.
 
@@ -167,14 +176,19 @@ def _computed(dataset: Dataset, values: Hyperparameters, n_tokens: int) -> Basel
     tokens = np.asarray(train[-n_tokens:]).astype(np.int64)
     columns = [column[0] for column in _preceding(tokens[None])]
     held_out = len(tokens) - max(1, len(tokens) // N_PARTS)
-    fitted = NGrams([column[:held_out] for column in columns], tokens[:held_out], values.vocab_size)
-    by_order = fitted.probabilities([column[held_out:] for column in columns], tokens[held_out:])
+    fitted = NGrams(
+        [column[:held_out] for column in columns], tokens[:held_out], values.vocab_size
+    )
+    by_order = fitted.probabilities(
+        [column[held_out:] for column in columns], tokens[held_out:]
+    )
     order = int(np.argmax([np.log(probabilities).mean() for probabilities in by_order])) + 1
     ngrams = NGrams(columns[: order - 1], tokens, values.vocab_size)
 
     total, n_targets = 0.0, 0
     for batch in make_objective(dataset.val, values).evaluation(values.evaluated_tokens):
-        is_target = batch.targets != NO_TARGET  # the last window of a stretch repeats some of the one before
+        # The last window of a stretch repeats some of the one before.
+        is_target = batch.targets != NO_TARGET
         rows = np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1)
         asked = [column[:, 1:][is_target] for column in _preceding(rows)]
         *_, probabilities = ngrams.probabilities(asked, batch.targets[is_target])

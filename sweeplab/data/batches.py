@@ -80,7 +80,9 @@ def limited(split: Split, n_tokens: int) -> Split:
         lengths = dict.fromkeys(order[:n_whole].tolist(), STRETCH)
         if rest:  # the start of one more stretch, or of what follows the last whole one
             lengths[int(order[n_whole]) if n_whole < len(order) else len(order)] = rest
-        return np.concatenate([split[at * STRETCH : at * STRETCH + lengths[at]] for at in sorted(lengths)])
+        return np.concatenate(
+            [split[at * STRETCH : at * STRETCH + lengths[at]] for at in sorted(lengths)]
+        )
     together = split.per_source
     order = _evenly(split.n_pairs // together)
     sizes = split.lengths.reshape(-1, 2 * together).sum(axis=1)
@@ -175,5 +177,7 @@ class RandomStream:
         # The lowest bits hold the position: the words of a row are all different, so exactly `chosen` are selected.
         n_bits = np.uint64(length.bit_length())
         words = words >> n_bits << n_bits | np.arange(length, dtype=np.uint64)
-        mask: NDArray[np.bool_] = words <= np.partition(words, chosen - 1, axis=1)[:, chosen - 1 : chosen]
+        mask: NDArray[np.bool_] = (
+            words <= np.partition(words, chosen - 1, axis=1)[:, chosen - 1 : chosen]
+        )
         return mask

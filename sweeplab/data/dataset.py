@@ -85,7 +85,8 @@ class Dataset:
     n_documents: int = 0
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    _bytes_per_target: dict[Any, float] = field(default_factory=dict)  # of the evaluations asked for
+    # Of the evaluations asked for.
+    _bytes_per_target: dict[Any, float] = field(default_factory=dict)
 
     @property
     def kind(self) -> DataKind:
@@ -96,7 +97,9 @@ class Dataset:
     def sizes(self) -> DataSizes:
         """Return the sizes of the data, from which automatic values of a study are computed."""
         n_pairs = self.train.n_pairs if isinstance(self.train, Pairs) else None
-        return DataSizes(self.tokenizer.vocab_size, len(self.train), n_pairs, len(self.labels) or None)
+        return DataSizes(
+            self.tokenizer.vocab_size, len(self.train), n_pairs, len(self.labels) or None
+        )
 
     def training(self, values: Hyperparameters) -> Split:
         """Return a run's training data: the training split, or the part given by its data_limit."""
@@ -104,7 +107,9 @@ class Dataset:
             return self.train
         return limited(self.train, values.data_limit)
 
-    def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
+    def bits_per_byte(
+        self, loss: float, values: Hyperparameters, split: Scored = "val"
+    ) -> float | None:
         """Convert a loss (nats per evaluated target) to bits per byte of these targets; None if they are not text.
 
         The result is comparable across tokenizers. For masked tokens it is their cost given the text on both sides,
@@ -116,9 +121,12 @@ class Dataset:
         if asked not in self._bytes_per_target:
             lengths = self.tokenizer.byte_lengths()
             n_bytes = n_targets = 0
-            for batch in make_objective(getattr(self, split), values).evaluation(values.evaluated_tokens):
+            for batch in make_objective(getattr(self, split), values).evaluation(
+                values.evaluated_tokens
+            ):
                 targets = batch.targets[batch.targets != NO_TARGET]
-                n_bytes += int(lengths[targets[targets < len(lengths)]].sum())  # special tokens are no text
+                # Special tokens are no text.
+                n_bytes += int(lengths[targets[targets < len(lengths)]].sum())
                 n_targets += len(targets)
             self._bytes_per_target[asked] = n_bytes / n_targets
         return loss / math.log(2) / self._bytes_per_target[asked]
@@ -129,7 +137,10 @@ class Dataset:
         Raises:
             BadInput: they do not; the message says which block_size is allowed.
         """
-        check_fits({"training": self.training(values), "validation": self.val, "test": self.test}, values)
+        check_fits(
+            {"training": self.training(values), "validation": self.val, "test": self.test},
+            values,
+        )
 
 
 class WrongVocabulary(BadInput):
@@ -214,7 +225,9 @@ def _writing(folder: Path) -> Iterator[None]:
             yield
     except OSError as error:
         reason = error.strerror or error
-        what = f"cannot write tokens to {folder} ({reason}); SWEEPLAB_CACHE names another folder"
+        what = (
+            f"cannot write tokens to {folder} ({reason}); SWEEPLAB_CACHE names another folder"
+        )
         raise BadInput(what) from error
 
 
@@ -237,7 +250,9 @@ def _of_tokens(place: str, tokenizer: str, folder: Path) -> Dataset:
 
 def _named(table: dict[str, T], what: str, name: str) -> T:
     if name not in table:
-        raise BadInput(Problem(f"unknown {what} {name!r}", " | ".join(table), nearest(name, table)))
+        raise BadInput(
+            Problem(f"unknown {what} {name!r}", " | ".join(table), nearest(name, table))
+        )
     return table[name]
 
 
@@ -251,7 +266,10 @@ def _stamps(files: Sequence[Path]) -> list[tuple[str, int, int]]:
         states = [file.stat() for file in files]
     except OSError as error:
         raise BadInput(f"cannot read {error.filename}: {error.strerror}") from error
-    return [(str(file), state.st_size, state.st_mtime_ns) for file, state in zip(files, states, strict=True)]
+    return [
+        (str(file), state.st_size, state.st_mtime_ns)
+        for file, state in zip(files, states, strict=True)
+    ]
 
 
 def _written(base: Path, tokenizer: Tokenizer, encoded: Encoded) -> Dataset:
@@ -274,7 +292,10 @@ def _written(base: Path, tokenizer: Tokenizer, encoded: Encoded) -> Dataset:
     facts["token_digest"] = _token_digest(facts["sizes"], *_mapped(base, facts["kind"]))
     line = json.dumps({"text_digest": facts["token_digest"], **facts})
     # Written last: without it, or with an older one that does not match the tokens, there is no dataset.
-    write_whole(base.with_suffix(".json"), f"{hashlib.sha256(line.encode()).hexdigest()}\n{line}".encode())
+    write_whole(
+        base.with_suffix(".json"),
+        f"{hashlib.sha256(line.encode()).hexdigest()}\n{line}".encode(),
+    )
     dataset = open_cached(base)
     if dataset is None:
         raise OSError("what was written reads back differently")
@@ -297,7 +318,10 @@ def open_cached(base: Path) -> Dataset | None:
     splits: list[Any] = np.split(tokens, np.cumsum(sizes)[:-1])
     facts |= {name: tuple(facts.get(name, ())) for name in ("labels", "notes")}
     if kind != "text":
-        n_labels, of_split = len(facts["labels"]), np.split(ends, np.cumsum(facts.pop("n_ends"))[:-1])
+        n_labels, of_split = (
+            len(facts["labels"]),
+            np.split(ends, np.cumsum(facts.pop("n_ends"))[:-1]),
+        )
         parts = zip(splits, of_split, strict=True)
         splits = [Pairs(part, ends, n_labels, per_source, kind) for part, ends in parts]
     return Dataset(load_tokenizer(facts.pop("tokenizer")), *splits, **facts)

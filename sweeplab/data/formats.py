@@ -39,7 +39,9 @@ def user_files(path: str | None) -> list[Path]:
         BadInput: no path is given, or there are no files.
     """
     if path is None:
-        raise BadInput("the corpus needs a path: a file, a folder, or a glob such as notes/**/*.txt")
+        raise BadInput(
+            "the corpus needs a path: a file, a folder, or a glob such as notes/**/*.txt"
+        )
     place = Path(path)
     try:
         if place.is_file():
@@ -48,14 +50,20 @@ def user_files(path: str | None) -> list[Path]:
             top, pattern = place, "data-*.arrow" if (place / SAVED).is_file() else "**/*"
         else:
             parts = place.parts
-            n_named = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+            n_named = next(
+                (at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1
+            )
             top, pattern = Path(*parts[:n_named]), str(Path(*parts[n_named:]))
             if parts[-1] == "**":
                 pattern += "/*"
-        visible = (file for file in top.glob(pattern) if "/." not in f"/{file.relative_to(top)}")
+        visible = (
+            file for file in top.glob(pattern) if "/." not in f"/{file.relative_to(top)}"
+        )
         files = sorted({*islice(filter(Path.is_file, visible), MOST_FILES + 1)})
     except (OSError, ValueError) as error:  # such as a name that is too long
-        raise BadInput(f"{path[:60]}… cannot be read: {getattr(error, 'strerror', error)}") from error
+        raise BadInput(
+            f"{path[:60]}… cannot be read: {getattr(error, 'strerror', error)}"
+        ) from error
     if len(files) > MOST_FILES:
         what = f"more than {MOST_FILES:,} files match {path}"
         raise BadInput(Problem(what, "the files of one folder, such as notes/**/*.txt"))
@@ -103,7 +111,9 @@ def contents(file: Path) -> Iterator[bytes]:
             # Only its current size: that of system files is 0, and reading some of them blocks.
             size, head = os.fstat(stream.fileno()).st_size, stream.read(4)
             stream.seek(0)
-            codec = next((codec for magic, codec in COMPRESSED.items() if head.startswith(magic)), None)
+            codec = next(
+                (codec for magic, codec in COMPRESSED.items() if head.startswith(magic)), None
+            )
             if codec:
                 yield from _unpacked(file, stream, size, codec)
                 return
@@ -142,19 +152,24 @@ def text_parts(file: Path, encoding: str) -> Iterator[str]:
     decoder, n_before = None, 0
     for part, after in pairwise(chain(contents(file), [b""])):
         if decoder is None:
-            marked = next((name for mark, name in MARKS.items() if part.startswith(mark)), "utf-8")
+            marked = next(
+                (name for mark, name in MARKS.items() if part.startswith(mark)), "utf-8"
+            )
             encoding = encoding or marked
             decoder = codecs.getincrementaldecoder(encoding)()
         # At once: a file with holes takes no room on the disk.
         if b"\0" in part and not encoding.startswith(("utf-16", "utf-32")):
             what = f"{file} is not a text: byte {n_before + part.index(0)} is 0"
-            raise NoText("binary", what, "UTF-8; data.encoding names another, such as utf-16-le")
+            raise NoText(
+                "binary", what, "UTF-8; data.encoding names another, such as utf-16-le"
+            )
         waiting = len(decoder.getstate()[0])
         try:
             yield decoder.decode(part, not after)
         except UnicodeError as error:
             name, place = encoding.removesuffix("-sig").upper(), str(error)
-            if isinstance(error, UnicodeDecodeError):  # not of UTF-16 without a mark of its byte order
+            # Not of UTF-16 without a mark of its byte order.
+            if isinstance(error, UnicodeDecodeError):
                 place = f"byte {n_before - waiting + error.start} is 0x{error.object[error.start]:02x}"
             allowed = "UTF-8; data.encoding names another, such as latin-1"
             raise NoText(f"not {name}", f"{file} is not {name}: {place}", allowed) from error
@@ -261,7 +276,9 @@ def _of_table(file: Path, reader: Any) -> Iterator[Row]:
                 wrong = f"has {several(len(cells), 'field')}; allowed: {len(names)}, {several_named(names)}"
             yield Row(reader.line_num, dict(zip(names, cells, strict=False)), wrong)
     except csv.Error as error:
-        raise BadInput(Problem(f"this is no table: {error}", file=file, line=reader.line_num)) from error
+        raise BadInput(
+            Problem(f"this is no table: {error}", file=file, line=reader.line_num)
+        ) from error
 
 
 def _of_parquet(file: Path, encoding: str) -> Iterator[Row]:
@@ -296,12 +313,18 @@ def _mapped(file: Path) -> Any:
 
 
 def _of_batches(file: Path, batches: Iterator[Any]) -> Iterator[Row]:
-    number, most, n_bytes = itertools.count(1), max(ALWAYS_BYTES, MOST_RATIO * file.stat().st_size), 0
+    number, most, n_bytes = (
+        itertools.count(1),
+        max(ALWAYS_BYTES, MOST_RATIO * file.stat().st_size),
+        0,
+    )
     for batch in batches:
         batch.validate(full=True)  # a damaged offset would lead out of the memory
         n_bytes += batch.nbytes
         if n_bytes > most:
-            raise BadInput(f"{file} unpacks to more than {bytes_in_words(most)}, as an attack would")
+            raise BadInput(
+                f"{file} unpacks to more than {bytes_in_words(most)}, as an attack would"
+            )
         kept = batch.select(_plain_names(batch.schema))
         for start in range(0, kept.num_rows, ROWS_AT_ONCE):
             for values in kept.slice(start, ROWS_AT_ONCE).to_pylist():
@@ -378,9 +401,13 @@ class Reading:
     @property
     def notes(self) -> list[str]:
         """Return what a plan says of the reading."""
-        notes = [f"rows: {listed(names)} ({several(n, 'file')})" for names, n in self.taken.items()]
+        notes = [
+            f"rows: {listed(names)} ({several(n, 'file')})" for names, n in self.taken.items()
+        ]
         if self.skipped:
-            counted = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.skipped.items()))
+            counted = ", ".join(
+                f"{count:,} {kind}" for kind, count in sorted(self.skipped.items())
+            )
             notes.append(f"{several(self.skipped.total(), 'file')} skipped: {counted}")
         if self.n_empty:
             notes.append(f"{several(self.n_empty, 'row')} without text left out")
@@ -455,7 +482,15 @@ def named_rows(
 
     if reading.fields:
         wanted = [reading.fields]
-    damage = (pyarrow.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, TypeError)
+    damage = (
+        pyarrow.ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+        MemoryError,
+        OverflowError,
+        TypeError,
+    )
     names = tuple[str, ...]()
     try:
         for line, values, wrong in form.rows(file, reading.encoding):
@@ -474,7 +509,9 @@ def named_rows(
                 picked[0] = f"{picked[0]}\n\n{values[CONTEXT]}"
             yield line, picked
     except damage as error:
-        raise BadInput(f"{file} is no whole {form.name} file: {str(error).partition(chr(10))[0]}") from error
+        raise BadInput(
+            f"{file} is no whole {form.name} file: {str(error).partition(chr(10))[0]}"
+        ) from error
     if not names and not reading.problems:
         raise NoText("empty", f"{file} is empty")
 
@@ -482,7 +519,9 @@ def named_rows(
 def _spelled(head: Iterable[str], wanted: Wanted) -> tuple[str, ...]:
     """Return the first of the wanted fields that are there, as the file spells them; none if it has none."""
     names = [*head]
-    spelled = {name.strip().lower(): name for name in reversed(names)} | {name: name for name in names}
+    spelled = {name.strip().lower(): name for name in reversed(names)} | {
+        name: name for name in names
+    }
     for fields in wanted:
         there = tuple(spelled.get(name) or spelled.get(name.lower(), "") for name in fields)
         if all(there):
@@ -490,7 +529,9 @@ def _spelled(head: Iterable[str], wanted: Wanted) -> tuple[str, ...]:
     return ()
 
 
-def _refuse_fields(file: Path, line: int, values: dict[str, Any], wanted: Wanted) -> tuple[str, ...]:
+def _refuse_fields(
+    file: Path, line: int, values: dict[str, Any], wanted: Wanted
+) -> tuple[str, ...]:
     known = {name.lower() for name in values}
     absent = [name for name in wanted[0] if name.lower() not in known]
     what = f"{file}:{line}: there is no {listed(absent)}, but {several_named([*values]) or 'nothing else'}"

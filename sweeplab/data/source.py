@@ -67,7 +67,9 @@ class Source:
         if self.path is not None and os.path.isfile(Path(self.path) / SAVED_SPLITS):  # noqa: PTH113
             for split, names in SPLITS.items():
                 folders = (Path(self.path, name) for name in names)
-                places[split] = next((str(folder) for folder in folders if folder.is_dir()), None)
+                places[split] = next(
+                    (str(folder) for folder in folders if folder.is_dir()), None
+                )
         places = {split: place for split, place in places.items() if place}
         if not places:
             return {"train": self.path}
@@ -155,7 +157,11 @@ def token_files(place: str, tokenizer: str = "") -> TokenFiles:
         allowed = "a folder with train.bin, or a .bin or .npy"
         raise BadInput(Problem(f"there are no tokens at {place}", allowed))
     beside = (folder / name for name in (*TOKENIZERS, *META))
-    vocabulary = Path(tokenizer) if tokenizer else next((file for file in beside if file.is_file()), None)
+    vocabulary = (
+        Path(tokenizer)
+        if tokenizer
+        else next((file for file in beside if file.is_file()), None)
+    )
     return TokenFiles(arrays, vocabulary)
 
 
@@ -185,7 +191,8 @@ def _mapped(file: Path) -> Array:
             raise ValueError(f"it has {several(size, 'byte')}; allowed: 2 for each, uint16")
         else:
             array = np.memmap(file, "<u2", "r")
-    except Exception as error:  # NumPy's errors, such as those of a header, have no class in common
+    # NumPy's errors, such as those of a header, have no class in common.
+    except Exception as error:
         raise BadInput(f"{file} cannot be read as tokens: {error}") from error
     if array.dtype.kind not in "iu" or array.ndim != 1 or not len(array):
         what = f"{file} has {array.dtype} of shape {array.shape}"
@@ -210,7 +217,9 @@ def checked(arrays: list[Array], vocab_size: int | None) -> int:
     most = vocab_size or LARGEST_VOCABULARY
     if low < 0 or high >= most:
         odd = low if low < 0 else high
-        raise BadInput(Problem(f"token {odd} is not in a vocabulary of {most:,}", f"0 to {most - 1:,}"))
+        raise BadInput(
+            Problem(f"token {odd} is not in a vocabulary of {most:,}", f"0 to {most - 1:,}")
+        )
     return vocab_size or high + 1
 
 
@@ -235,7 +244,9 @@ def vocabulary_of(files: TokenFiles) -> Tokenizer | None:
             return CharTokenizer("".join(itos))
         size = int(meta["vocab_size"])
         if not 0 < size <= LARGEST_VOCABULARY:
-            raise ValueError(f"vocab_size is {size}, and 1 to {LARGEST_VOCABULARY:,} are allowed")
+            raise ValueError(
+                f"vocab_size is {size}, and 1 to {LARGEST_VOCABULARY:,} are allowed"
+            )
         return IdsTokenizer(size)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         allowed = 'a meta.json such as {"itos": ["a", "b", …]} or {"vocab_size": 65}'
@@ -265,7 +276,9 @@ def plain_pickle(content: bytes) -> dict[Any, Any]:
             meta = _Plain(io.BytesIO(content)).load()
     except Exception as error:  # a damaged pickle raises errors of many classes
         raise ValueError(f"it is damaged, or {error}") from None
-    if not isinstance(meta, dict) or not all(isinstance(part, dict | str | int) for part in meta.values()):
+    if not isinstance(meta, dict) or not all(
+        isinstance(part, dict | str | int) for part in meta.values()
+    ):
         raise ValueError("it has more than dicts, strings and whole numbers")
     return meta
 

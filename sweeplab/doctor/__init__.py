@@ -47,11 +47,24 @@ __all__ = ["Check", "examine", "storage_check"]
 
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
 # SQLite's write-ahead log needs memory shared by its readers, which no network file system provides.
-REMOTE = {"nfs", "nfs4", "cifs", "smbfs", "smb3", "afs", "9p", "lustre", "glusterfs", "fuse.sshfs"}
+REMOTE = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smbfs",
+    "smb3",
+    "afs",
+    "9p",
+    "lustre",
+    "glusterfs",
+    "fuse.sshfs",
+}
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
 
 
-def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None = None) -> Iterator[Check]:
+def examine(
+    lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None = None
+) -> Iterator[Check]:
     """Yield checks of the machine, the lab and one study as they are done; without a study, of every storage.
 
     A study that has not run yet is given with its `spec`.
@@ -100,7 +113,9 @@ def storage_check(study: StudyFolder) -> Check:
         return Check("storage", str(error.file), "bad", error.what, error.cure)
     except BadInput as error:
         problem = f"its description cannot be read: {error}"
-        return Check("storage", str(study.path), "bad", problem, study.cure_of(study.canonical_file))
+        return Check(
+            "storage", str(study.path), "bad", problem, study.cure_of(study.canonical_file)
+        )
     try:
         n_trials = sum(each.states.total() for each in count_trials(study).values())
     except BadInput as error:
@@ -125,7 +140,11 @@ def _server_check(server: Server) -> Iterator[Check]:
 def _unstarted_checks(lab: Path) -> Iterator[Check]:
     """Yield a check where a study was killed before its description was written."""
     place = lab / "studies"
-    check, others, unstarted = partial(Check, "storage", str(place), "warn"), list[str](), list[str]()
+    check, others, unstarted = (
+        partial(Check, "storage", str(place), "warn"),
+        list[str](),
+        list[str](),
+    )
     for path in sorted(place.glob("*/")):
         if not is_name(path.name):
             others.append(path.name)
@@ -147,7 +166,13 @@ def _version_check(study: OpenedStudy) -> Iterator[Check]:
         url = without_password(study.folder.storage_url)
         cure = shlex.join(["optuna", "storage", "upgrade", "--storage", url])
         problem = str(error).partition(". ")[0]
-        yield Check("storage", str(study.folder.database), "bad", problem, f"back the file up, then: {cure}")
+        yield Check(
+            "storage",
+            str(study.folder.database),
+            "bad",
+            problem,
+            f"back the file up, then: {cure}",
+        )
 
 
 def _worker_checks(study: OpenedStudy) -> Iterator[Check]:
@@ -169,9 +194,14 @@ def _worker_checks(study: OpenedStudy) -> Iterator[Check]:
             kill += f" && {study.run_again}"
         yield check("bad", named("trials of workers that exist but hang", names["stuck"]), kill)
     if names["gone"] and study.is_running:
-        yield check("ok", named("trials wait to be taken over from a worker that is gone", names["gone"]))
+        yield check(
+            "ok",
+            named("trials wait to be taken over from a worker that is gone", names["gone"]),
+        )
     elif names["gone"]:
-        yield check("warn", named("trials of workers that are gone", names["gone"]), study.run_again)
+        yield check(
+            "warn", named("trials of workers that are gone", names["gone"]), study.run_again
+        )
     elif not names["stuck"]:
         trained = f"trials being trained: {len(names['held'])}"
         yield check("ok", f"{trained}, waiting to be continued: {len(names['waiting'])}")
@@ -190,7 +220,9 @@ def _standing(lease: Lease | None) -> str:
 
 def _run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
     # While the study runs, faults with the verdict warn are about to disappear by themselves.
-    passing = {kind for kind, fault in FAULTS.items() if study.is_running and fault.verdict == "warn"}
+    passing = {
+        kind for kind, fault in FAULTS.items() if study.is_running and fault.verdict == "warn"
+    }
     findings = [finding for finding in folder_findings(study) if finding.kind not in passing]
     check = partial(Check, "runs", "folders of runs")
     yield from _fault_checks(study, check, findings, f"whole: {len(study.runs)}")
@@ -215,9 +247,17 @@ def _fault_checks(
     """Yield a check for each kind of fault; if there is none, one that says what is whole."""
     repair, runs = study.folder.command("doctor", "--repair"), study.folder.path / "runs"
     for kind, fault in FAULTS.items():
-        places = [f"{each.path.relative_to(runs)}{each.more}" for each in findings if each.kind == kind]
+        places = [
+            f"{each.path.relative_to(runs)}{each.more}"
+            for each in findings
+            if each.kind == kind
+        ]
         if places:
-            yield check(fault.verdict, named(fault.what, places), fault.cure.format(repair=repair) or repair)
+            yield check(
+                fault.verdict,
+                named(fault.what, places),
+                fault.cure.format(repair=repair) or repair,
+            )
     if not findings:
         yield check("ok", whole)
 
@@ -233,7 +273,9 @@ def _machine_checks() -> Iterator[Check]:
     words = f"{', '.join(gpus) or 'no GPU'}; {machine['cpu']}, {several(machine['n_cores'], 'core')}"
     if len(gpus) > n_cuda and "CUDA_VISIBLE_DEVICES" not in os.environ:
         words += f"; torch sees {n_cuda} of the GPUs"
-        yield Check("devices", "GPUs", "warn", words, "install a build of torch for this driver's CUDA")
+        yield Check(
+            "devices", "GPUs", "warn", words, "install a build of torch for this driver's CUDA"
+        )
     else:
         yield Check("devices", "GPUs and processor", "ok", words)
     # Without a compiler every study trains except those with compile: true.
@@ -253,7 +295,9 @@ def _lab_checks(lab: Path) -> Iterator[Check]:
             pass
     except OSError as error:
         yield check(
-            "bad", f"cannot be written: {error.strerror}", "name another folder by --lab or SWEEPLAB_LAB"
+            "bad",
+            f"cannot be written: {error.strerror}",
+            "name another folder by --lab or SWEEPLAB_LAB",
         )
     else:
         if system in REMOTE:
@@ -287,9 +331,13 @@ def tracking_check(lab: Path, uri: str | None = None, is_of_study: bool = True) 
         return Check("tracking", "MLFLOW_TRACKING_URI", "bad", str(error), cure)
     looked_at, database = without_password(uri), database_file(uri)
     if database and not database.exists():
-        return Check("tracking", looked_at, "ok", "will be created by the first study that is run")
+        return Check(
+            "tracking", looked_at, "ok", "will be created by the first study that is run"
+        )
     if database and not is_of_study:
-        return Check("tracking", looked_at, "ok", "a database; `doctor NAME` compares a study with it")
+        return Check(
+            "tracking", looked_at, "ok", "a database; `doctor NAME` compares a study with it"
+        )
     try:
         count = count_studies(lab, uri)
     except TrackingUnavailable as error:
@@ -330,4 +378,6 @@ def _ray_check(engine: Engine) -> Iterator[Check]:
         if is_open := exposure(ray):
             yield Check("ray", "token", "warn", is_open, CLOSES)
     except BadInput as error:
-        yield Check("ray", engine.address, "bad", str(error), "correct this, or use --engine local")
+        yield Check(
+            "ray", engine.address, "bad", str(error), "correct this, or use --engine local"
+        )

@@ -120,20 +120,32 @@ class Fault:
 _AGAIN = f"{FROM_A_COPY}; or {{repair}} recreates them"
 _OF_THE_ARTIFACT = "put the run's artifact `checkpoint` from MLflow in its place"
 FAULTS = {
-    "damaged": Fault("files that are not valid JSON", "bad", "set aside, and recreated", _AGAIN),
-    "cut_off": Fault("files that are not valid JSON, of runs that have not ended", "warn", "set aside"),
-    "lost": Fault("ended trials whose runs have lost run.json or end.json", "bad", "recreated", _AGAIN),
+    "damaged": Fault(
+        "files that are not valid JSON", "bad", "set aside, and recreated", _AGAIN
+    ),
+    "cut_off": Fault(
+        "files that are not valid JSON, of runs that have not ended", "warn", "set aside"
+    ),
+    "lost": Fault(
+        "ended trials whose runs have lost run.json or end.json", "bad", "recreated", _AGAIN
+    ),
     "no_curve": Fault("ended runs whose curves are gone", "bad", cure=FROM_A_COPY),
     "checkpoint": Fault("damaged or changed checkpoints", "bad", cure=_OF_THE_ARTIFACT),
     "no_checkpoint": Fault(
         "ended runs without the checkpoint that the study keeps", "warn", cure=_OF_THE_ARTIFACT
     ),
-    "snapshot": Fault("damaged snapshots: the runs continue from the ones before", "warn", "removed"),
+    "snapshot": Fault(
+        "damaged snapshots: the runs continue from the ones before", "warn", "removed"
+    ),
     "unreported": Fault(
         "ended runs that were not reported to the storage", "warn", "reported to the storage"
     ),
-    "unknown": Fault("runs whose trial the storage does not have", "warn", "put back in the storage"),
-    "differs": Fault("runs that the storage contradicts", "bad", "reported to the storage again"),
+    "unknown": Fault(
+        "runs whose trial the storage does not have", "warn", "put back in the storage"
+    ),
+    "differs": Fault(
+        "runs that the storage contradicts", "bad", "reported to the storage again"
+    ),
     "temporary": Fault("unfinished files left by a killed process", "warn", "removed"),
     "orphaned": Fault("folders that belong to no trial", "warn", "set aside"),
     # Of runs in MLflow.
@@ -167,10 +179,13 @@ class RunFault:
 
 def folder_findings(study: OpenedStudy) -> Iterator[RunFault]:
     """Yield what is missing or cut off in run folders, or contradicts the storage."""
-    known = study.runs  # read before the storage: a trial that a worker starts now gets its folder later
+    # Read before the storage: a trial that a worker starts now gets its folder later.
+    known = study.runs
     spaces = {space.cell.key: space for space in study.store.spaces}
     keeps = study.spec.track.checkpoints != "none"
-    for place in sorted({(*trial, seed) for trial in study.trials for seed in study.seeds(trial)} | {*known}):
+    for place in sorted(
+        {(*trial, seed) for trial in study.trials for seed in study.seeds(trial)} | {*known}
+    ):
         run, trial, state = study.folder.run(*place), study.trials.get(place[:2]), "none"
         if trial:
             state = trial.state.name

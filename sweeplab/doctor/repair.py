@@ -64,7 +64,9 @@ class Repaired:
         return report
 
 
-def repair_study(folder: StudyFolder, dry_run: bool = False, allow_plugins: bool = False) -> Repaired:
+def repair_study(
+    folder: StudyFolder, dry_run: bool = False, allow_plugins: bool = False
+) -> Repaired:
     """Repair the disagreements between a study's stores, or with `dry_run` only return what would be done.
 
     It may be repeated, and run beside workers. While a process runs the study, MLflow is left to that process.
@@ -78,7 +80,9 @@ def repair_study(folder: StudyFolder, dry_run: bool = False, allow_plugins: bool
     study, repaired = OpenedStudy(folder, allow_plugins), Repaired()
     with ExitStack() as stack:
         if not study.is_running:
-            stack.enter_context(folder.held(f"study {folder.name} is being run by another process"))
+            stack.enter_context(
+                folder.held(f"study {folder.name} is being run by another process")
+            )
         _Repair(study, repaired, dry_run).repair_trials()
         if study.is_running:
             repaired.left.append((None, "MLflow is left to the process that runs the study"))
@@ -97,7 +101,9 @@ class _Repair:
     def repair_trials(self) -> None:
         """Repair the disagreements between the folders and the storage."""
         findings = list(folder_findings(self.study))
-        ended = [place for place, trial in self.study.trials.items() if trial.state.is_finished()]
+        ended = [
+            place for place, trial in self.study.trials.items() if trial.state.is_finished()
+        ]
         if ended and not self.study.runs:
             raise BadInput(
                 f"{self.folder.path / 'runs'} has no run folders, though {several(len(ended), 'trial')} ended; "
@@ -109,7 +115,9 @@ class _Repair:
                 by_trial.setdefault(finding.place[:2], []).append(finding)
             else:
                 self._repair_file(finding)
-        unreported = [place for place, own in by_trial.items() if self._repair_trial(place, own)]
+        unreported = [
+            place for place, own in by_trial.items() if self._repair_trial(place, own)
+        ]
         if unreported and not self.dry_run:
             # As a worker does that claims such a trial.
             from sweeplab.sweep.loop import Loop  # torch with it
@@ -143,7 +151,9 @@ class _Repair:
             leases = self.store.leases.all(connection)
             lease = trial and leases.get(self.store.trial_id(cell, number))
             if lease and not lease.is_dead:
-                self.repaired.left += [(finding, "a worker holds its trial") for finding in findings]
+                self.repaired.left += [
+                    (finding, "a worker holds its trial") for finding in findings
+                ]
                 return False
             for finding in findings:
                 self._record(finding)
@@ -151,14 +161,18 @@ class _Repair:
                 return False
             for finding in findings:
                 if finding.kind in ("damaged", "cut_off"):
-                    finding.path.rename(_free(finding.path.with_name(f"{finding.path.name}.damaged")))
+                    finding.path.rename(
+                        _free(finding.path.with_name(f"{finding.path.name}.damaged"))
+                    )
                     sync_folder(finding.path.parent)
             described = next((run for run in runs if run.has_started), None)
             if kinds & {"unknown", "differs"} and described:
                 try:
                     _restore(self.store, connection, cell, described.read_start())
                 except ValueError as error:
-                    self.repaired.left += [(finding, f"of another study: {error}") for finding in findings]
+                    self.repaired.left += [
+                        (finding, f"of another study: {error}") for finding in findings
+                    ]
                     return False
             elif kinds & {"lost", "damaged"} and not self._ends_are_made(place, runs):
                 self.store.reopen(connection, cell, self.study.trials[place])
@@ -168,7 +182,8 @@ class _Repair:
             self.repaired.to_train.append(place)
             return False
         return "unreported" in kinds or any(
-            trial.number == number and not trial.state.is_finished() for trial in self.store.trials(cell)
+            trial.number == number and not trial.state.is_finished()
+            for trial in self.store.trials(cell)
         )
 
     def _ends_are_made(self, place: Trial, runs: list[RunFolder]) -> bool:
@@ -186,7 +201,9 @@ class _Repair:
             points, values = training.folder.points(), training.run.values
             if outcome.has_value:
                 is_whole = bool(points) and points[-1].iteration >= values.max_iters
-                ended.states[training.folder.seed] = RunState.COMPLETE if is_whole else RunState.STOPPED
+                ended.states[training.folder.seed] = (
+                    RunState.COMPLETE if is_whole else RunState.STOPPED
+                )
         if outcome is RunState.FAILED:
             ended.error = "its traceback was lost with its end"
         ending = ended.ending(outcome)

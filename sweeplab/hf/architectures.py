@@ -103,7 +103,10 @@ def _rotary(shape: ModelShape) -> dict[str, Any]:
 
 
 def _computed_for_llama(shape: ModelShape, config: Values) -> dict[str, Any]:
-    biases = {"attention_bias": shape.has_qkv_bias or shape.has_out_bias, "mlp_bias": shape.has_ff_bias}
+    biases = {
+        "attention_bias": shape.has_qkv_bias or shape.has_out_bias,
+        "mlp_bias": shape.has_ff_bias,
+    }
     return _rotary(shape) | biases
 
 
@@ -111,7 +114,9 @@ def _inferred_rotary(config: Values) -> dict[str, Any]:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise BadInput(Problem(f"config.json has rotary positions of the type {kind!r}", "default"))
+        raise BadInput(
+            Problem(f"config.json has rotary positions of the type {kind!r}", "default")
+        )
     return {
         "rotary_base": rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
         "rotary_share": rope.get("partial_rotary_factor", 1.0),
@@ -148,14 +153,18 @@ def _link_llama(links: Links, config: Values) -> None:
             _link_experts(links, f"{ours}.feed_forward", f"{theirs}.block_sparse_moe")
             continue
         for part in ("up", "gate", "down"):
-            links.linear(f"{ours}.feed_forward.{part}", f"{theirs}.mlp.{part}_proj", biased=feed_forward)
+            links.linear(
+                f"{ours}.feed_forward.{part}", f"{theirs}.mlp.{part}_proj", biased=feed_forward
+            )
 
 
 def _link_experts(links: Links, ours: str, theirs: str) -> None:
     """Link Mixtral's router and experts, whose tensors are named in its files as they were published."""
     links.linear(f"{ours}.router", f"{theirs}.gate")
     for part, number in (("gate", 1), ("up", 3), ("down", 2)):
-        names = (f"{theirs}.experts.{expert}.w{number}" for expert in range(links.shape.n_expert))
+        names = (
+            f"{theirs}.experts.{expert}.w{number}" for expert in range(links.shape.n_expert)
+        )
         links.linear(f"{ours}.{part}", *names, experts=True)
 
 
@@ -177,7 +186,11 @@ LLAMA = Architecture(
     requires=(
         only("positions", "rotary", "because it rotates queries and keys"),
         *(RMSNORM, PRE_NORM),
-        only("activation", " ".join(dict.fromkeys(GATES.values())), "because its feed-forward is gated"),
+        only(
+            "activation",
+            " ".join(dict.fromkeys(GATES.values())),
+            "because its feed-forward is gated",
+        ),
         requirement(
             "n_head that divides n_embd, as the class requires",
             "n_head",
@@ -195,7 +208,9 @@ LLAMA = Architecture(
 
 
 def _computed_for_mistral(shape: ModelShape, config: Values) -> dict[str, Any]:
-    return _rotary(shape) | {"sliding_window": shape.attention_window if shape.attention == "local" else None}
+    return _rotary(shape) | {
+        "sliding_window": shape.attention_window if shape.attention == "local" else None
+    }
 
 
 def _inferred_for_mistral(config: Values) -> dict[str, Any]:
@@ -208,7 +223,10 @@ MISTRAL = replace(
     LLAMA,
     model_type="mistral",
     class_name="MistralForCausalLM",
-    requires=(*LLAMA.requires, only("bias", "false", "because its linear layers have no biases")),
+    requires=(
+        *LLAMA.requires,
+        only("bias", "false", "because its linear layers have no biases"),
+    ),
     attention="full local",
     computed=_computed_for_mistral,
     inferred=_inferred_for_mistral,
@@ -235,7 +253,9 @@ MIXTRAL = replace(
         ),
     ),
     allow=("n_expert",),
-    inferred=lambda config: _inferred_for_mistral({"sliding_window": None, "rope_theta": 1e6, **config}),
+    inferred=lambda config: _inferred_for_mistral(
+        {"sliding_window": None, "rope_theta": 1e6, **config}
+    ),
 )
 
 # ------------------------------------------------------------------ Qwen
@@ -313,7 +333,13 @@ def _link_neox(links: Links, config: Values) -> None:
         ours, theirs = f"blocks.{layer}", f"gpt_neox.layers.{layer}"
         links.norm(f"{ours}.attention_norm", f"{theirs}.input_layernorm")
         joined = f"{theirs}.attention.query_key_value"
-        links.linear(f"{ours}.attention.qkv", joined, columns=links.heads(), biased=attention, by_head=True)
+        links.linear(
+            f"{ours}.attention.qkv",
+            joined,
+            columns=links.heads(),
+            biased=attention,
+            by_head=True,
+        )
         links.linear(f"{ours}.attention.out", f"{theirs}.attention.dense", biased=attention)
         second = "attention_norm" if links.shape.shares_norm else "feed_forward_norm"
         links.norm(f"{ours}.{second}", f"{theirs}.post_attention_layernorm")
@@ -326,7 +352,12 @@ NEOX = Architecture(
     class_name="GPTNeoXForCausalLM",
     embedding="gpt_neox.embed_in.weight",
     head="embed_out.weight",
-    fixed={"family": "decoder", "positions": "rotary", "norm": "layernorm", "shared_norm": False},
+    fixed={
+        "family": "decoder",
+        "positions": "rotary",
+        "norm": "layernorm",
+        "shared_norm": False,
+    },
     fields=(
         *SIZES,
         Field("hidden_act", "activation", "gelu", PLAIN),
@@ -471,7 +502,11 @@ BERT = Architecture(
         Field("hidden_dropout_prob", "residual_dropout", 0.1),
         Field("attention_probs_dropout_prob", "attention_dropout", 0.1),
     ),
-    constants={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
+    constants={
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+    },
     requires=(
         *(PLACES, LAYERNORM),
         *(POST_NORM, HAS_EMBEDDING_NORM),
@@ -500,7 +535,11 @@ ROBERTA = replace(
         if row.key != "max_position_embeddings"
     ],
     requires=(*BERT.requires, only("activation", "gelu", "because its head has a GELU")),
-    beside=(r"roberta\.pooler\..*", r"roberta\.embeddings\.position_ids", r"lm_head\.decoder\.bias"),
+    beside=(
+        r"roberta\.pooler\..*",
+        r"roberta\.embeddings\.position_ids",
+        r"lm_head\.decoder\.bias",
+    ),
     link=_ROBERTA.link,
     computed=lambda shape, config: {
         **_computed_for_bert(shape, config),

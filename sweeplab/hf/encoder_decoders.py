@@ -70,12 +70,16 @@ def _link_t5(links: Links, config: Values) -> None:
         bias = f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         links.table(f"{side.prefix}relative_bias", bias)
         for layer in range(shape.layers(side)):
-            _link_block(links, side, f"{side.prefix}blocks.{layer}", f"{theirs}.block.{layer}.layer")
+            _link_block(
+                links, side, f"{side.prefix}blocks.{layer}", f"{theirs}.block.{layer}.layer"
+            )
 
 
 def _scales(config: Values) -> bool:
     """Return whether logits are multiplied by n_embd^-0.5: by default, if embeddings are tied."""
-    return bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False))
+    return bool(
+        config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
+    )
 
 
 def _link_block(links: Links, side: Side, ours: str, theirs: str) -> None:
@@ -108,10 +112,16 @@ T5 = Architecture(
     class_name="T5ForConditionalGeneration",
     embedding="shared.weight",
     biased=False,
-    fixed={"family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False},
+    fixed={
+        "family": "encoder_decoder",
+        "positions": "relative",
+        "norm": "rmsnorm",
+        "bias": False,
+    },
     fields=(
         Field("vocab_size", "vocab_size"),
-        Field("n_positions", "block_size", 512),  # not a limit in T5, but the length of its training texts
+        # Not a limit in T5, but the length of its training texts.
+        Field("n_positions", "block_size", 512),
         Field("d_model", "n_embd"),
         Field("d_kv", "head_dim", 64),
         Field("d_ff", "d_ff"),
@@ -175,11 +185,15 @@ def _link_bart(links: Links, config: Values) -> None:
     links.table("token_embedding", links.to.embedding)
     if shape.has_head_bias:
         links.bias("head.bias", BART.head_bias, is_row=True)
-    for side, theirs in zip(shape.of_family.sides, ("model.encoder", "model.decoder"), strict=True):
+    for side, theirs in zip(
+        shape.of_family.sides, ("model.encoder", "model.decoder"), strict=True
+    ):
         links.places(f"{theirs}.embed_positions.weight", OFFSET, side.prefix)
         links.norm(f"{side.prefix}embedding_norm", f"{theirs}.layernorm_embedding")
         for layer in range(shape.layers(side)):
-            _link_bart_block(links, side, f"{side.prefix}blocks.{layer}", f"{theirs}.layers.{layer}")
+            _link_bart_block(
+                links, side, f"{side.prefix}blocks.{layer}", f"{theirs}.layers.{layer}"
+            )
 
 
 def _link_bart_block(links: Links, side: Side, ours: str, theirs: str) -> None:

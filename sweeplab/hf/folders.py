@@ -20,7 +20,12 @@ from sweeplab.data.objectives.base import BOS, EOS, MASK, PAD, label, sentinel
 from sweeplab.data.objectives.pairs import Classification, PairsObjective
 from sweeplab.data.objectives.tokens import Span
 from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
-from sweeplab.data.tokenizers.library import Definition, contents_of, read_tokenizer, write_tokenizer
+from sweeplab.data.tokenizers.library import (
+    Definition,
+    contents_of,
+    read_tokenizer,
+    write_tokenizer,
+)
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import several
@@ -45,7 +50,9 @@ def architecture_of(shape: ModelShape, imported_as: str = "") -> Architecture:
     """
     if imported_as and not ARCHITECTURES[imported_as].unmet(shape):
         return ARCHITECTURES[imported_as]
-    of_family = (known for known in ARCHITECTURES.values() if known.fixed["family"] == shape.family)
+    of_family = (
+        known for known in ARCHITECTURES.values() if known.fixed["family"] == shape.family
+    )
     closest = min(of_family, key=lambda architecture: len(architecture.unmet(shape)))
     unmet = closest.unmet(shape)
     if not unmet:
@@ -53,7 +60,9 @@ def architecture_of(shape: ModelShape, imported_as: str = "") -> Architecture:
     names = dict.fromkeys(name for condition in unmet for name in sorted(condition.names))
     values = ", ".join(f"{name} {str(getattr(shape, name)).lower()}" for name in names)
     allowed = "; ".join(condition.text for condition in unmet)
-    raise BadInput(Problem(f"{closest.class_name} cannot express {values}", f"{allowed}; {TRAIN_SO}"))
+    raise BadInput(
+        Problem(f"{closest.class_name} cannot express {values}", f"{allowed}; {TRAIN_SO}")
+    )
 
 
 def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architecture:
@@ -64,7 +73,9 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     """
     architecture = architecture_of(run.model.shape, run.facts.get("architecture", ""))
     if (folder / "config.json").exists() and not force:
-        raise BadInput(Problem("the folder already has a model", "--force to replace it", file=folder))
+        raise BadInput(
+            Problem("the folder already has a model", "--force to replace it", file=folder)
+        )
     tokens, layout = _token_ids(run), {name: getattr(run.values, name) for name in LAYOUT}
     config = architecture.config(run.values, tokens) | _labels(run) | {LAYOUT_KEY: layout}
     links, weights = architecture.links(run.model.shape, config), run.model.weights
@@ -72,7 +83,11 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     for link in links.links:
         tensors |= link.give(weights[link.ours])
     generation = tokens | _sampling(run)
-    written = {**_tokenizer_files(run), "generation_config.json": generation, "config.json": config}
+    written = {
+        **_tokenizer_files(run),
+        "generation_config.json": generation,
+        "config.json": config,
+    }
     try:
         make_folder(folder)
         write_whole(folder / "model.safetensors", save(tensors, {"format": "pt"}))
@@ -126,8 +141,12 @@ def _tokenizer_files(run: LoadedRun) -> dict[str, Definition]:
     definition = write_tokenizer(run.tokenizer, run.special, run.model.shape.vocab_size)
     contents = contents_of(definition)
     written = {name: contents[number] for name, number in run.special.items()}
-    named = {f"{name}_token": written[name] for name in (BOS, EOS, PAD, MASK) if name in written}
-    sentinels = [written[name] for name in map(sentinel, range(len(written))) if name in written]
+    named = {
+        f"{name}_token": written[name] for name in (BOS, EOS, PAD, MASK) if name in written
+    }
+    sentinels = [
+        written[name] for name in map(sentinel, range(len(written))) if name in written
+    ]
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -193,11 +212,18 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     values = _values(architecture, config, tensors)
     shape = ModelShape.named(values)
     weights = _weights(architecture, shape, config, tensors)
-    definition = _json(source / "tokenizer.json") if (source / "tokenizer.json").exists() else None
+    definition = (
+        _json(source / "tokenizer.json") if (source / "tokenizer.json").exists() else None
+    )
     tokenizer, why = _tokenizer(definition, shape)
     special = _special(source, config, definition, shape)
     values["objective"] = _objective(values, special)
-    facts: dict[str, Any] = {"run": name, "kind": "imported", "architecture": kind, "values": values}
+    facts: dict[str, Any] = {
+        "run": name,
+        "kind": "imported",
+        "architecture": kind,
+        "values": values,
+    }
     if special != _special_tokens(values):
         facts["special"] = special
     if values["objective"] == Classification.name:
@@ -214,9 +240,15 @@ def _label_names(config: Mapping[str, Any], n_labels: int | None) -> list[str]:
     named: Any = config.get("id2label")
     wanted = [str(index) for index in range(n_labels or 0)]
     is_whole = isinstance(named, dict) and [*named] == wanted
-    if wanted and is_whole and all(isinstance(label_name, str) for label_name in named.values()):
+    if (
+        wanted
+        and is_whole
+        and all(isinstance(label_name, str) for label_name in named.values())
+    ):
         return [*named.values()]
-    raise BadInput("config.json is of a classifier, but id2label does not name the labels 0 to n_labels - 1")
+    raise BadInput(
+        "config.json is of a classifier, but id2label does not name the labels 0 to n_labels - 1"
+    )
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -224,7 +256,8 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         text = read_bytes(file).decode()
         content = json.loads(text)
-        json.dumps(content, ensure_ascii=False).encode()  # escapes can produce half of a surrogate pair
+        # Escapes can produce half of a surrogate pair.
+        json.dumps(content, ensure_ascii=False).encode()
     except (OSError, RecursionError, ValueError) as error:
         reason = getattr(error, "strerror", None) or f"not JSON: {error}"
         raise BadInput(Problem(reason, file=file)) from error
@@ -244,8 +277,12 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
     files = ["model.safetensors"]
     if index.exists():
         held = _json(index).get("weight_map")
-        if not isinstance(held, dict) or not all(isinstance(file, str) for file in held.values()):
-            raise BadInput(Problem("weight_map does not say in which file each tensor is", file=index))
+        if not isinstance(held, dict) or not all(
+            isinstance(file, str) for file in held.values()
+        ):
+            raise BadInput(
+                Problem("weight_map does not say in which file each tensor is", file=index)
+            )
         outside = [file for file in held.values() if file != Path(file).name]
         if outside:
             what = f"weight_map names {outside[0][:60]!a}"
@@ -261,7 +298,8 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
             raise BadInput(Problem(what, file=source / file)) from error
     for old, new in RENAMED.items():
         tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
-    prefix = architecture.embedding.partition(".")[0]  # which a folder of the model without a head lacks
+    # Which a folder of the model without a head lacks.
+    prefix = architecture.embedding.partition(".")[0]
     if not any(name.startswith(prefix) for name in tensors):
         tensors = {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
     return tensors
@@ -275,14 +313,20 @@ def _values(
     If the head's weights differ from the embeddings, the head is not tied, whatever config.json says.
     """
     tied: dict[str, Any] = {}
-    head, embedding = (tensors.get(name) for name in (architecture.head, architecture.embedding))
+    head, embedding = (
+        tensors.get(name) for name in (architecture.head, architecture.embedding)
+    )
     if head is not None and embedding is not None and not torch.equal(head, embedding):
         tied = {"tie_weights": False, "tie_scale": False}
     if architecture.head_bias:
         tied["head_bias"] = architecture.head_bias in tensors
     try:
         layout = {**config.get(LAYOUT_KEY, {})}
-        read = architecture.values(config) | tied | {name: layout[name] for name in LAYOUT if name in layout}
+        read = (
+            architecture.values(config)
+            | tied
+            | {name: layout[name] for name in LAYOUT if name in layout}
+        )
         known = {name: TABLE[name].check(value) for name, value in read.items()}
         values = settled(settle_devices(Hyperparameters.of(known)).as_dict())
     except ValueError as error:
@@ -299,7 +343,9 @@ def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """Return a model's objective: from our export, else inferred from its family and special tokens."""
     objective = settled_objective(Hyperparameters.of(values), "text")
     if values["family"] not in OBJECTIVES[objective].families:
-        raise BadInput(f"config.json has objective {objective}, which family {values['family']} cannot learn")
+        raise BadInput(
+            f"config.json has objective {objective}, which family {values['family']} cannot learn"
+        )
     # Without sentinel tokens for spans it can only predict one text from another.
     if objective == Span.name and sentinel(0) not in special:
         return PairsObjective.name
@@ -314,12 +360,17 @@ def _special_tokens(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _weights(
-    architecture: Architecture, shape: ModelShape, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    architecture: Architecture,
+    shape: ModelShape,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     links = architecture.links(shape, config)
     missing = sorted(links.names - tensors.keys())
     if missing:
-        raise BadInput(f"the folder lacks the tensor {missing[0]}, which {architecture.class_name} needs")
+        raise BadInput(
+            f"the folder lacks the tensor {missing[0]}, which {architecture.class_name} needs"
+        )
     beside = re.compile("|".join((re.escape(architecture.head), *architecture.beside)))
     others = sorted(name for name in tensors.keys() - links.names if not beside.fullmatch(name))
     if others:
@@ -369,7 +420,9 @@ def _special(
     ids: dict[str, Any] = {PAD: pad, BOS: start, EOS: end, MASK: id_of("mask")}
     for index in range(len(added)):
         ids[label(index)] = added.get(f"<|{label(index)}|>")
-        ids[sentinel(index)] = added.get(f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>"))
+        ids[sentinel(index)] = added.get(
+            f"<extra_id_{index}>", added.get(f"<|{sentinel(index)}|>")
+        )
     return {
         name: number
         for name, number in ids.items()

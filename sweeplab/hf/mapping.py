@@ -70,7 +70,9 @@ class Field:
                 return AUTO
             return value
         if value not in self.words:
-            what = f"config.json has {self.key} {value!r}, which is not supported as {self.name}"
+            what = (
+                f"config.json has {self.key} {value!r}, which is not supported as {self.name}"
+            )
             raise BadInput(Problem(what, " | ".join(self.words)))
         return self.words[value]
 
@@ -121,10 +123,18 @@ COMMON = (
     ),
 )
 # The requirements of several classes.
-PLACES = only("positions", "learned sinusoidal none", "because it adds a table of positions to embeddings")
-LAYERNORM, RMSNORM = (only("norm", name, "because it has no other norm") for name in ("layernorm", "rmsnorm"))
+PLACES = only(
+    "positions", "learned sinusoidal none", "because it adds a table of positions to embeddings"
+)
+LAYERNORM, RMSNORM = (
+    only("norm", name, "because it has no other norm") for name in ("layernorm", "rmsnorm")
+)
 PRE_NORM = only("norm_position", "pre", "because its norms precede the sub-layers")
-NO_GATE = only("activation", " ".join(dict.fromkeys(PLAIN.values())), "because its feed-forward is not gated")
+NO_GATE = only(
+    "activation",
+    " ".join(dict.fromkeys(PLAIN.values())),
+    "because its feed-forward is not gated",
+)
 NO_TYPES = only("n_token_types", "0", "because it has no token types")
 POST_NORM = only("norm_position", "post", "because its norms follow the sub-layers")
 HAS_EMBEDDING_NORM = only("embedding_norm", "true", "because a norm follows its embeddings")
@@ -204,7 +214,9 @@ class Link:
             parts = [part.mT if part.dim() > 1 else part for part in parts]
         if self.experts and len({part.shape for part in parts}) == 1:
             parts = [torch.stack(parts)]
-        fit = {(part.dim(), *part.shape[:-1]) for part in parts} == {(len(self.size), *self.size[:-1])}
+        fit = {(part.dim(), *part.shape[:-1]) for part in parts} == {
+            (len(self.size), *self.size[:-1])
+        }
         if not fit or sum(part.shape[-1] for part in parts) != self.size[-1]:
             sizes = ", ".join(f"{name} {list(tensors[name].shape)}" for name in self.theirs)
             raise BadInput(f"the sizes of {sizes} do not match config.json")
@@ -271,11 +283,22 @@ class Links:
         names = tuple(f"{each}.weight" for each in theirs)
         n_head = self.shape.n_head if by_head else 0
         link = Link(
-            f"{ours}.weight", size, names, columns, self.to.transposed, experts=experts, n_head=n_head
+            f"{ours}.weight",
+            size,
+            names,
+            columns,
+            self.to.transposed,
+            experts=experts,
+            n_head=n_head,
         )
         self.links.append(link)
         has_bias = self.to.biased if biased is None else biased
-        self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns, n_head)
+        self._vector(
+            f"{ours}.bias",
+            tuple(f"{each}.bias" for each in theirs if has_bias),
+            columns,
+            n_head,
+        )
 
     def bias(self, ours: str, *theirs: str, is_row: bool = False) -> None:
         """Link a bias over the vocabulary to its copies, or to a matrix of one row."""
@@ -289,16 +312,25 @@ class Links:
             self._vector(f"{ours}.{part}_norm.gain", (f"{theirs}.{part}_norm.weight",), columns)
 
     def _vector(
-        self, ours: str, theirs: tuple[str, ...], columns: Columns, n_head: int = 0, is_row: bool = False
+        self,
+        ours: str,
+        theirs: tuple[str, ...],
+        columns: Columns,
+        n_head: int = 0,
+        is_row: bool = False,
     ) -> None:
         """Link a vector; if we have none, write zeros."""
         if ours in self._sizes:
-            self.links.append(Link(ours, self._sizes[ours], theirs, columns, n_head=n_head, is_row=is_row))
+            self.links.append(
+                Link(ours, self._sizes[ours], theirs, columns, n_head=n_head, is_row=is_row)
+            )
             return
         widths = [width for width, _ in columns]
         if len(theirs) == 1:
             widths = [sum(widths)]
-        self.constant |= {name: torch.zeros(width) for name, width in zip(theirs, widths, strict=False)}
+        self.constant |= {
+            name: torch.zeros(width) for name, width in zip(theirs, widths, strict=False)
+        }
 
     def heads(self, factor: float = 1.0) -> Columns:
         """Return the columns of a joined query, key and value; `factor` is a further factor of the queries.
@@ -392,9 +424,15 @@ class Architecture:
 
     def unmet(self, shape: ModelShape) -> list[Requirement]:
         """Return the requirements of the class that a model of its family does not meet."""
-        seen = only("attention", self.attention, "because every position attends to all visible ones")
+        seen = only(
+            "attention", self.attention, "because every position attends to all visible ones"
+        )
         common = (condition for condition in COMMON if condition.names[0] not in self.allow)
-        return [condition for condition in (*self.requires, seen, *common) if not condition.holds(shape)]
+        return [
+            condition
+            for condition in (*self.requires, seen, *common)
+            if not condition.holds(shape)
+        ]
 
     def config(self, values: Hyperparameters, tokens: Values) -> dict[str, Any]:
         """Return config.json for a run that the class can express: its effective hyperparameters, special tokens."""

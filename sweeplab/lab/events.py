@@ -100,7 +100,9 @@ class Notices:
         notices = []
         for path in sorted(self._folder.glob("*.jsonl")):
             file = self._files.setdefault(path, GrowingFile(path))
-            notices += [StudyNotice(**json.loads(line)) for line in file.new_lines().splitlines()]
+            notices += [
+                StudyNotice(**json.loads(line)) for line in file.new_lines().splitlines()
+            ]
         return notices
 
 
@@ -121,20 +123,26 @@ class EventStream:
     the cell's folder. At every call `hear` gets each run that had not ended, the new points of its curve, and its end.
     """
 
-    def __init__(self, folder: StudyFolder, hear: OnLook = lambda run, points, end: None) -> None:
+    def __init__(
+        self, folder: StudyFolder, hear: OnLook = lambda run, points, end: None
+    ) -> None:
         self._runs, self._hear = folder.path / "runs", hear
-        self._seen: dict[Path, int] = {}  # a cell's folder and when something was last added to it
+        # A cell's folder and when something was last added to it.
+        self._seen: dict[Path, int] = {}
         self._known: dict[Path, CurveReader] = {}  # by the folders of runs
         self._live: list[CurveReader] = []
         self._ended: set[tuple[str, int]] = set()
-        self._taken_back: dict[Path, float] = {}  # end times of resumed runs, until the ends are removed
+        # End times of resumed runs, until the ends are removed.
+        self._taken_back: dict[Path, float] = {}
 
     def reopen(self, cell: str, trial: int, anew: bool = False) -> bool:
         """Follow a trial that had ended and is resumed; return False if it is not resumed.
 
         With `anew`, and if all of its runs have ended, only the storage's record of the trial is written again.
         """
-        known = [curve for path, curve in self._known.items() if path.parent == self._runs / cell]
+        known = [
+            curve for path, curve in self._known.items() if path.parent == self._runs / cell
+        ]
         curves = [curve for curve in known if curve.folder.trial == trial]
         if anew and curves and all(curve.folder.end_file.exists() for curve in curves):
             return False
@@ -152,7 +160,8 @@ class EventStream:
         """Yield what has happened since the last time, with all evaluations of each run or with its latest only."""
         yield from self._started()
         for curve in [*self._live]:
-            run, end = curve.folder, curve.folder.read_end()  # before its points: none is written after it
+            # Before its points: none is written after it.
+            run, end = curve.folder, curve.folder.read_end()
             if end and self._taken_back.get(run.path) == end.ended:
                 end = None
             points, place = curve.new_points(), (run.cell, run.trial)
@@ -188,7 +197,9 @@ class EventStream:
             changed = cell.stat().st_mtime_ns
             if self._seen.get(cell) == changed:
                 continue
-            folders = [RunFolder(path) for path in sorted(cell.iterdir()) if path not in self._known]
+            folders = [
+                RunFolder(path) for path in sorted(cell.iterdir()) if path not in self._known
+            ]
             whole = [folder for folder in folders if folder.has_started]
             if whole == folders:  # else a run's folder is just being made
                 self._seen[cell] = changed
@@ -196,7 +207,9 @@ class EventStream:
                 self._known[folder.path] = curve = CurveReader(folder)
                 self._live.append(curve)
                 if (folder.cell, folder.trial) not in self._ended:
-                    yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
+                    yield TrialClaimed(
+                        cell=folder.cell, trial=folder.trial, started=folder.started
+                    )
 
 
 OnEvaluation = Callable[[RunEvaluated], object]
@@ -206,7 +219,9 @@ OnTrialEnd = Callable[[TrialEnded], object]
 class Callbacks:
     """Calls a program's functions with the events, and catches what they raise: see `errors`."""
 
-    def __init__(self, on_evaluation: OnEvaluation | None, on_trial_end: OnTrialEnd | None) -> None:
+    def __init__(
+        self, on_evaluation: OnEvaluation | None, on_trial_end: OnTrialEnd | None
+    ) -> None:
         self._on_evaluation, self._on_trial_end = on_evaluation, on_trial_end
         self._raised: dict[str, str] = {}
 
@@ -228,4 +243,6 @@ class Callbacks:
             if name in self._raised:
                 return
             self._raised[name] = f"{type(error).__name__}: {error}"
-            _log.error("%s raised %s; the study goes on", name, self._raised[name], exc_info=error)
+            _log.error(
+                "%s raised %s; the study goes on", name, self._raised[name], exc_info=error
+            )

@@ -58,8 +58,14 @@ def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
     folder = trials.folder
     try:
         study = folder.read(folder.canonical_file)
-        best = {key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)}
-        ended = [trial for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget]
+        best = {
+            key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)
+        }
+        ended = [
+            trial
+            for trial in trials.all
+            if trial.ending and trial.ending.outcome.counts_towards_budget
+        ]
     except DamagedFile:
         return []
     if not best:
@@ -67,8 +73,11 @@ def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
     findings = list[Finding | None]()
     for name, entry in study["search"].items():
         if "min" in entry:
-            findings += [_end_of_range(name, entry, end, best, ended, folder) for end in ("min", "max")]
-    if study["objective"]["metric"] == "val_loss":  # a plugin's metric is not in an n-gram's unit
+            findings += [
+                _end_of_range(name, entry, end, best, ended, folder) for end in ("min", "max")
+            ]
+    # A plugin's metric is not in an n-gram's unit.
+    if study["objective"]["metric"] == "val_loss":
         findings.append(_above_n_grams(folder.baselines, best))
     return [finding for finding in findings if finding]
 
@@ -82,7 +91,9 @@ def _end_of_range(
     folder: StudyFolder,
 ) -> Finding | None:
     """Find best trials at an end of a range towards which losses fall, and which could lie further."""
-    if any(bound is not None and math.isclose(bound, entry[end]) for bound in _bounds(name, end)):
+    if any(
+        bound is not None and math.isclose(bound, entry[end]) for bound in _bounds(name, end)
+    ):
         return None
     near: dict[str, float] = {}
     for cell, trial in best.items():
@@ -101,7 +112,9 @@ def _end_of_range(
                 rank = (0, 0, trial.value or 0.0)
             elif trial.state is RunState.PRUNED and trial.value is not None:
                 rank = (1, -trial.ends[0].iteration, trial.value)
-            by_cell.setdefault(trial.cell, []).append((_place(entry, trial.start.sampled[name]), rank))
+            by_cell.setdefault(trial.cell, []).append(
+                (_place(entry, trial.start.sampled[name]), rank)
+            )
     rise = trend(by_cell.values())
     if not near or (rise if end == "min" else -rise) < TREND:
         return None
@@ -110,7 +123,9 @@ def _end_of_range(
     values = dict.fromkeys(written(value) for value in (min(near.values()), max(near.values())))
     what = f"{name} {' to '.join(values)} of {_best_in(near, best)} is at the {word} end of its range"
     what += f" ({written(entry['min'])} to {written(entry['max'])}), and losses fall towards it"
-    change += f" search.{name}.{end} to {written(to)}: {folder.command('extend', '--widen', name)}"
+    change += (
+        f" search.{name}.{end} to {written(to)}: {folder.command('extend', '--widen', name)}"
+    )
     return Finding("end of range", tuple(near), name, what, change, to, end)
 
 
@@ -166,15 +181,25 @@ def trend(groups: Iterable[Sequence[tuple[float, Any]]]) -> float:
     return total / math.sqrt(variance) if variance else 0.0
 
 
-def _above_n_grams(baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial]) -> Finding | None:
+def _above_n_grams(
+    baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial]
+) -> Finding | None:
     """Find that in every cell the best trial has a loss above that of n-grams."""
     losses = {}
     for cell, trial in best.items():
-        if trial.value is None or cell not in baselines or trial.value <= baselines[cell]["loss"]:
+        if (
+            trial.value is None
+            or cell not in baselines
+            or trial.value <= baselines[cell]["loss"]
+        ):
             return None
         losses[cell] = trial.value
     lowest = min(losses, key=losses.__getitem__)
-    loss, baseline, values = losses[lowest], baselines[lowest]["loss"], best[lowest].start.values
+    loss, baseline, values = (
+        losses[lowest],
+        baselines[lowest]["loss"],
+        best[lowest].start.values,
+    )
     length = next((name for name in LENGTHS[1:] if getattr(values, name)), LENGTHS[0])
     what = f"{_best_in(losses, best)} has a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})"
     change = f"raise {length}, or the model's size"

@@ -19,7 +19,14 @@ from sweeplab.data import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several
-from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder, named_cell, some_of
+from sweeplab.records.folders import (
+    StudyFolder,
+    WorkerPlace,
+    is_name,
+    lab_folder,
+    named_cell,
+    some_of,
+)
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
 if TYPE_CHECKING:
@@ -97,7 +104,11 @@ def study_state(folder: StudyFolder) -> StudyState:
     is_over_time = budget["time"] is not None and folder.elapsed_seconds >= budget["time"]
     has_room = status == StudyState.INTERRUPTED
     if is_extended or not status:
-        full = [cell for cell, each in counts.items() if each.counted >= (limits.get(cell) or math.inf)]
+        full = [
+            cell
+            for cell, each in counts.items()
+            if each.counted >= (limits.get(cell) or math.inf)
+        ]
         has_room = not is_over_time and bool(limits.keys() - full)
     if has_room and not commands and not counts:
         return StudyState.NOT_STARTED
@@ -226,7 +237,8 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
     """
     from sweeplab.study.file.reading import read_text
 
-    study = folder.read(folder.canonical_file)  # reports damage as such, not as a mistake in a study file
+    # Reports damage as such, not as a mistake in a study file.
+    study = folder.read(folder.canonical_file)
     study.pop("confirm", None)  # of an earlier version, as are those below
     for section, key in _RETIRED:
         if isinstance(study.get(section), dict):
@@ -234,7 +246,9 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
     track = study.get("track") or {}
     if track.get("checkpoints") == "all":
         track["checkpoints"] = "best"
-    return read_text(json.dumps(study, indent=1), folder.canonical_file, allow_plugins=allow_plugins)
+    return read_text(
+        json.dumps(study, indent=1), folder.canonical_file, allow_plugins=allow_plugins
+    )
 
 
 def tracking_uri_of(folder: StudyFolder) -> str | None:
@@ -270,7 +284,9 @@ def check_free(lab: Path, name: str) -> None:
         raise BadInput(f"a study {name!r} exists in {lab} already; give another name")
 
 
-def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, cell: str | None) -> str:
+def find_trial(
+    study: str, trials: Mapping[str, Collection[int]], number: int, cell: str | None
+) -> str:
     """Return the cell of the trial with a number; `trials` has the numbers of the trials in each cell.
 
     Raises:
@@ -333,17 +349,25 @@ class Trial:
     @property
     def has_value(self) -> bool:
         """Return whether it can be the best: it was trained to its end and has a finite value."""
-        return self.ending is not None and self.ending.outcome.has_value and self.value is not None
+        return (
+            self.ending is not None and self.ending.outcome.has_value and self.value is not None
+        )
 
     @property
     def is_cut_short(self) -> bool:
         """Return whether its end did not follow from its own curve: pruned, stopped by a user, or not ended."""
-        return self.ending is None or not self.ending.outcome.has_value or self.ends[0].is_asked_for
+        return (
+            self.ending is None
+            or not self.ending.outcome.has_value
+            or self.ends[0].is_asked_for
+        )
 
     @property
     def values(self) -> dict[str, Any]:
         """Return all of its effective hyperparameters except the seed."""
-        return {name: value for name, value in self.start.values.as_dict().items() if name != "seed"}
+        return {
+            name: value for name, value in self.start.values.as_dict().items() if name != "seed"
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Return the trial as plain data for JSON; `threads` are those of the process that trained it."""
@@ -364,13 +388,17 @@ class Trial:
 
 def read_trials(folder: StudyFolder) -> list[Trial]:
     """Return the trials of a study that have started."""
-    if folder.canonical_file.exists():  # a plug-in's hyperparameters are rows of its runs' records
+    # A plug-in's hyperparameters are rows of its runs' records.
+    if folder.canonical_file.exists():
         for plugin in folder.read(folder.canonical_file).get("plugins") or ():
             plugins.add_names(plugin.get("provides", {}), plugin.get("rows", {}))
     runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
     for run in folder.runs():
         runs[run.cell, run.trial].append(run)
-    return [Trial(folder, *place, sorted(own, key=lambda run: run.seed)) for place, own in runs.items()]
+    return [
+        Trial(folder, *place, sorted(own, key=lambda run: run.seed))
+        for place, own in runs.items()
+    ]
 
 
 def loss_unit_of(folder: StudyFolder) -> str:
@@ -394,7 +422,10 @@ class StudyTrials:
             if trial.value is None or not trial.has_value:
                 continue
             sizes = {name: getattr(trial.start.values, name) for name in trial.start.grid}
-            losses = {run.seed: end.valued_val_loss for run, end in zip(trial.runs, trial.ends, strict=False)}
+            losses = {
+                run.seed: end.valued_val_loss
+                for run, end in zip(trial.runs, trial.ends, strict=False)
+            }
             place = (trial.cell, trial.number)
             trials.append(Tried.of(place, trial.value, sizes, trial.start.sampled, losses))
         return rank(trials)
@@ -402,7 +433,9 @@ class StudyTrials:
     def ranked(self, cell: str | None = None) -> list[Trial]:
         """Return the trials that have a value, of a cell or of all, the best first."""
         trials = {(trial.cell, trial.number): trial for trial in self.all}
-        return [trials[tried.place] for tried in self._ranking.order if cell in (None, tried.cell)]
+        return [
+            trials[tried.place] for tried in self._ranking.order if cell in (None, tried.cell)
+        ]
 
     def best_of_cells(self) -> dict[str, Trial]:
         """Return the chosen trial of each cell that has one."""

@@ -25,7 +25,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import GrowingFile, machine, make_folder, process_space, read_bytes, write_whole
+from sweeplab.files import (
+    GrowingFile,
+    machine,
+    make_folder,
+    process_space,
+    read_bytes,
+    write_whole,
+)
 from sweeplab.records.folders import (
     SERVICE,
     allow_service,
@@ -68,8 +75,12 @@ def program_folders() -> Iterator[Path]:
     """Yield the folders that have PostgreSQL's programs: on PATH, and where Debian puts them."""
     programs = map(shutil.which, PROGRAMS)
     places = [Path(program).resolve().parent for program in programs if program]
-    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: -float(at.parent.name))
-    yield from dict.fromkeys(at for at in places if all((at / each).exists() for each in PROGRAMS))
+    places += sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: -float(at.parent.name)
+    )
+    yield from dict.fromkeys(
+        at for at in places if all((at / each).exists() for each in PROGRAMS)
+    )
 
 
 @dataclass(frozen=True)
@@ -155,7 +166,9 @@ class Server:
         """Write a `sweeplab storage` command as a user would type it for this lab."""
         return command_in(self.lab, "storage", verb)
 
-    def start(self, host: str | None = None, port: int | None = None, allow_data: bool = False) -> bool:
+    def start(
+        self, host: str | None = None, port: int | None = None, allow_data: bool = False
+    ) -> bool:
         """Start the server, and create it the first time; return False if it was running already.
 
         It listens on its last address, else on loopback. Beyond loopback it accepts only TLS, with a certificate of its
@@ -174,9 +187,12 @@ class Server:
             make_folder(self.path, 0o700)
             # PostgreSQL and openssl would write through links, and wait for pipes.
             for file in (self.path, *self.path.iterdir()):
-                if file.is_symlink() and file != self.data:  # data of the user's own may lie on another disk
+                # Data of the user's own may lie on another disk.
+                if file.is_symlink() and file != self.data:
                     raise BadInput(
-                        Problem(f"{file} is a link to {file.readlink()}", "a folder without links")
+                        Problem(
+                            f"{file} is a link to {file.readlink()}", "a folder without links"
+                        )
                     )
                 if not (file.is_file() or file.is_dir()):
                     raise BadInput(Problem("is no file", file=file))
@@ -211,7 +227,8 @@ class Server:
         if is_open and not self._key.exists():
             self._certify(account)
         now, then = ServerStart.here(host, port), self._last_start
-        if then is None or then.boot != now.boot:  # its process id may belong to another process since
+        # Its process id may belong to another process since.
+        if then is None or then.boot != now.boot:
             self._pid_file.unlink(missing_ok=True)
         self._write_start(now)
         self._write_service(host, port)
@@ -224,7 +241,16 @@ class Server:
             _give(self.data / name, account)
         before = self.log.stat().st_size if self.log.exists() else 0
         # Relative to its working folder: pg_ctl starts a shell, which would read the lab's path as code.
-        words = ("-D", self.data.name, "-l", self.log.name, "-t", RECOVERY_SECONDS, "-w", "start")
+        words = (
+            "-D",
+            self.data.name,
+            "-l",
+            self.log.name,
+            "-t",
+            RECOVERY_SECONDS,
+            "-w",
+            "start",
+        )
         if _run(account, programs / "pg_ctl", *words).returncode == 0:
             return
         self._start_file.unlink()
@@ -262,7 +288,9 @@ class Server:
         from sqlalchemy.exc import SQLAlchemyError
 
         if not self.exists:
-            raise BadInput(f"the lab has no server of its own; {self.command('start')} creates one")
+            raise BadInput(
+                f"the lab has no server of its own; {self.command('start')} creates one"
+            )
         url = service_url(self.service)
         try:
             engine = create_engine(url)
@@ -296,12 +324,16 @@ class Server:
                 words = (programs / "pg_dump", "-Fc", "-f", dump, "-d", service)
                 dumped = _run({"env": {**os.environ, **known}}, *words)
                 if dumped.returncode:
-                    raise BadInput(f"no backup was written: {dumped.stderr.strip().splitlines()[-1]}")
+                    raise BadInput(
+                        f"no backup was written: {dumped.stderr.strip().splitlines()[-1]}"
+                    )
                 dump.replace(file)
         except OSError as error:
             raise BadInput(f"cannot write {file}: {error.strerror}") from error
         restore = ("--clean", "--if-exists", "-d", service, str(file))
-        return shlex.join(["env", f"PGSERVICEFILE={self.service}", str(programs / "pg_restore"), *restore])
+        return shlex.join(
+            ["env", f"PGSERVICEFILE={self.service}", str(programs / "pg_restore"), *restore]
+        )
 
     @property
     def address(self) -> str:
@@ -337,7 +369,9 @@ class Server:
                 if uid == 0:
                     uid, gid = pwd.getpwnam(name)[2:4]
         if uid == 0:
-            raise BadInput("PostgreSQL does not run as root, and there is no account postgres or nobody")
+            raise BadInput(
+                "PostgreSQL does not run as root, and there is no account postgres or nobody"
+            )
         return {"user": uid, "group": gid, "extra_groups": [], "cwd": self.path}
 
     def _check_account(self, account: Mapping[str, Any], programs: Path) -> None:
@@ -349,20 +383,34 @@ class Server:
         if _run({**account, "cwd": "/"}, "/usr/bin/test", *tests).returncode:
             who = pwd.getpwuid(account["user"]).pw_name
             what = f"PostgreSQL does not run as root, and {who} cannot reach {self.path} or {programs}"
-            raise BadInput(f"{what}: run it as another user, or give a --lab that every user may enter")
+            raise BadInput(
+                f"{what}: run it as another user, or give a --lab that every user may enter"
+            )
 
     def _make(self, programs: Path, account: Mapping[str, Any]) -> None:
         """Create the data and a password, completely or not at all."""
         new, word = self.path / "data.new", self.path / "word"
         shutil.rmtree(new, ignore_errors=True)
-        for file in ("server.key", "server.crt"):  # somebody else may have put them there, and know the key
+        # Somebody else may have put them there, and know the key.
+        for file in ("server.key", "server.crt"):
             (self.path / file).unlink(missing_ok=True)
         write_whole(word, secrets.token_urlsafe(24).encode(), mode=0o600)
         _give(word, account)
-        words = ("-U", SERVICE, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", f"--pwfile={word.name}")
+        words = (
+            "-U",
+            SERVICE,
+            "-A",
+            "scram-sha-256",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            f"--pwfile={word.name}",
+        )
         made = _run(account, programs / "initdb", "-D", new.name, *words)
         if made.returncode:
-            raise BadInput(f"initdb failed in {self.path}: {made.stderr.strip().splitlines()[-1]}")
+            raise BadInput(
+                f"initdb failed in {self.path}: {made.stderr.strip().splitlines()[-1]}"
+            )
         self._write_service(LOOPBACK, 0, read_bytes(word).decode())
         word.unlink()
         new.rename(self.data)
@@ -370,20 +418,38 @@ class Server:
     def _write_service(self, host: str, port: int, password: str | None = None) -> None:
         password = password or read_service(self.service).password
         reached = _outward() if host in EVERYWHERE else host
-        lines = [f"[{SERVICE}]", f"host={reached}", f"port={port}", f"user={SERVICE}", f"password={password}"]
+        lines = [
+            f"[{SERVICE}]",
+            f"host={reached}",
+            f"port={port}",
+            f"user={SERVICE}",
+            f"password={password}",
+        ]
         tls = ["sslmode=verify-ca", f"sslrootcert={self.path / 'server.crt'}"]
         lines += ["dbname=postgres", *([] if is_loopback(host) else tls)]
         write_whole(self.service, "\n".join([*lines, ""]).encode(), mode=0o600)
         allow_service(self.service)
 
     def _certify(self, account: Mapping[str, Any]) -> None:
-        words = ("req", "-x509", "-newkey", "rsa:3072", "-nodes", "-days", "7300", "-subj", "/CN=sweeplab")
+        words = (
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:3072",
+            "-nodes",
+            "-days",
+            "7300",
+            "-subj",
+            "/CN=sweeplab",
+        )
         try:
             made = _run(account, "openssl", *words, "-keyout", "new.key", "-out", "server.crt")
         except FileNotFoundError:
             raise BadInput("a certificate needs openssl: apt install openssl") from None
         if made.returncode:
-            raise BadInput(f"openssl created no certificate: {made.stderr.strip().splitlines()[-1]}")
+            raise BadInput(
+                f"openssl created no certificate: {made.stderr.strip().splitlines()[-1]}"
+            )
         (self.path / "new.key").rename(self._key)
 
 
@@ -391,7 +457,13 @@ def _run(settings: Mapping[str, Any], *words: object) -> subprocess.CompletedPro
     """Run a program detached from the terminal and its Ctrl-C; only its account can read the files that it writes."""
     written = [*map(str, words)]
     return subprocess.run(
-        written, start_new_session=True, umask=0o077, capture_output=True, text=True, check=False, **settings
+        written,
+        start_new_session=True,
+        umask=0o077,
+        capture_output=True,
+        text=True,
+        check=False,
+        **settings,
     )
 
 

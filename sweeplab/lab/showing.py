@@ -90,10 +90,13 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
                 removed.add(f"{name}={value}")
         if trial.ending is None:
             continue
-        error = (trial.ending.error or "").strip().rpartition("\n")[2]  # of a traceback the last line
+        # Of a traceback the last line.
+        error = (trial.ending.error or "").strip().rpartition("\n")[2]
         for seed, state in trial.ending.states.items():
             if state is RunState.FAILED:
-                failures.append({"key": run_key(trial.cell, trial.number, seed), "error": error})
+                failures.append(
+                    {"key": run_key(trial.cell, trial.number, seed), "error": error}
+                )
     return {
         "name": folder.name,
         "state": study_state(folder),
@@ -139,7 +142,9 @@ def _cell_row(ranked: StudyTrials, cell: str, trials: Sequence[Trial]) -> dict[s
     return row
 
 
-def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = None) -> list[dict[str, Any]]:
+def trial_rows(
+    ranked: StudyTrials, cell: str | None = None, sort: str | None = None
+) -> list[dict[str, Any]]:
     """Return a row per trial of a study, or of a cell: the best first, then those without a value.
 
     With `sort` they are in the order of that column, the lowest first.
@@ -149,7 +154,9 @@ def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = 
     """
     cell, metric = ranked.cell_named(cell), find_metric(ranked.folder)
     trials = ranked.ranked(cell)
-    trials += [trial for trial in ranked.all if trial not in trials and cell in (None, trial.cell)]
+    trials += [
+        trial for trial in ranked.all if trial not in trials and cell in (None, trial.cell)
+    ]
     rows = list[dict[str, Any]]()
     for trial in trials:
         row = {
@@ -171,7 +178,11 @@ def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = 
 
 
 def commands_about(
-    study: StudyFolder, objective: str, cell: str | None = None, number: object = None, seed: object = 0
+    study: StudyFolder,
+    objective: str,
+    cell: str | None = None,
+    number: object = None,
+    seed: object = 0,
 ) -> dict[str, str]:
     """Return the commands that generate with a trial, train it again and open its study, by what they do.
 
@@ -253,7 +264,10 @@ def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
         "best_val_loss": end and end.best_val_loss,
         "whole_val_loss": end and end.whole_val_loss,
         "curve": [
-            {name: getattr(point, name) for name in ("iteration", "train_loss", "val_loss", "learning_rate")}
+            {
+                name: getattr(point, name)
+                for name in ("iteration", "train_loss", "val_loss", "learning_rate")
+            }
             for point in points
         ],
         "checkpoint": checkpoint and str(checkpoint),
@@ -267,10 +281,13 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
     Results are the best values of every cell of either study, whether they differ or not. They have no `change` if
     tokens or tasks differ.
     """
-    from sweeplab.lab.studies import differences  # which checks study files, by a library slow to import
+    # Which checks study files, by a library slow to import.
+    from sweeplab.lab.studies import differences
 
     answer: dict[str, Any] = {"a": a.name, "b": b.name}
-    one_file, other_file = (study.read(study.canonical_file) | {"name": None} for study in (a, b))
+    one_file, other_file = (
+        study.read(study.canonical_file) | {"name": None} for study in (a, b)
+    )
     answer["file"] = [change._asdict() for change in differences(one_file, other_file)]
     for kind in ("data", "code"):
         one_file, other_file = (study.read(study.path / f"{kind}.json") for study in (a, b))
@@ -287,7 +304,12 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
             "b": other and other.value,
             "change": None,
         }
-        if one and other and has_same_tokens and task_of(one.start.values) == task_of(other.start.values):
+        if (
+            one
+            and other
+            and has_same_tokens
+            and task_of(one.start.values) == task_of(other.start.values)
+        ):
             row["change"] = row["b"] - row["a"]
         answer["results"].append(row)
     return answer
@@ -295,7 +317,9 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
 
 def differ_in_trials(a: Trial, b: Trial) -> list[dict[str, Any]]:
     """Return in what two trials differ: their hyperparameters, then how they ended."""
-    rows = [{"name": name, "a": value, "b": b.values.get(name)} for name, value in a.values.items()]
+    rows = [
+        {"name": name, "a": value, "b": b.values.get(name)} for name, value in a.values.items()
+    ]
     rows = [row for row in rows if row["a"] != row["b"]]
     rows.append({"name": "state", "a": str(a.state), "b": str(b.state)})
     rows.append({"name": "value", "a": a.value, "b": b.value})

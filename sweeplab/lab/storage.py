@@ -20,7 +20,13 @@ from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
 from sweeplab.lab.tables import counts
 from sweeplab.permissions import STORAGE, allow_address
 from sweeplab.processes import switched_off
-from sweeplab.records.folders import OWN_SERVER, StudyFolder, check_inside, schema_url, service_url
+from sweeplab.records.folders import (
+    OWN_SERVER,
+    StudyFolder,
+    check_inside,
+    schema_url,
+    service_url,
+)
 from sweeplab.records.runs import RunState
 
 if TYPE_CHECKING:
@@ -84,7 +90,9 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
     cells: dict[str, TrialCounts] = {}
     for name, state, outcome, count, last in rows:
         of_cell = cells.setdefault(name.partition("/")[2], TrialCounts())
-        of_cell.states[json.loads(outcome) if outcome else unfinished.get(state, state)] += count
+        of_cell.states[json.loads(outcome) if outcome else unfinished.get(state, state)] += (
+            count
+        )
         of_cell.last = max(of_cell.last, str(last or "")[:19])
     return cells
 
@@ -99,11 +107,15 @@ def _rows_by_optuna(folder: StudyFolder, problem: BadInput | None = None) -> lis
         arguments = engine_arguments(folder.storage_url)
         storage = optuna.storages.RDBStorage(folder.storage_url, engine_kwargs=arguments)
         for name in optuna.get_all_study_names(storage):
-            for trial in optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False):
+            for trial in optuna.load_study(study_name=name, storage=storage).get_trials(
+                deepcopy=False
+            ):
                 if not trial.user_attrs.keys() & {*VOID}:
                     outcome = trial.user_attrs.get("outcome")
                     last = trial.datetime_complete or trial.datetime_start
-                    rows.append((name, trial.state.name, outcome and json.dumps(outcome), 1, last))
+                    rows.append(
+                        (name, trial.state.name, outcome and json.dumps(outcome), 1, last)
+                    )
     except (optuna.exceptions.OptunaError, SQLAlchemyError, RuntimeError) as error:
         what = f"the storage of study {folder.name} does not answer: {reason_of(error)}"
         raise problem or BadInput(what) from error
@@ -126,7 +138,9 @@ def _rows(folder: StudyFolder, query: str) -> list[Any]:
         import sqlite3
 
         try:
-            with closing(sqlite3.connect(read_only_uri(folder.database), uri=True)) as connection:
+            with closing(
+                sqlite3.connect(read_only_uri(folder.database), uri=True)
+            ) as connection:
                 return connection.execute(query).fetchall()
         except (sqlite3.Error, OSError) as error:
             raise folder.damaged(folder.database, error) from error
@@ -138,7 +152,9 @@ def _rows(folder: StudyFolder, query: str) -> list[Any]:
         with engine.connect() as connected:
             return [(*row,) for row in connected.execute(text(query))]
     except SQLAlchemyError as error:
-        raise BadInput(f"the storage of study {folder.name} does not answer: {reason_of(error)}") from error
+        raise BadInput(
+            f"the storage of study {folder.name} does not answer: {reason_of(error)}"
+        ) from error
     finally:
         engine.dispose()
 
@@ -156,7 +172,9 @@ def rename_studies(url: str, old: str, new: str) -> None:
             renamed = new + name[len(old) :]
             if renamed in names:  # an earlier copy, which may be a part only
                 optuna.delete_study(study_name=renamed, storage=url)
-            optuna.copy_study(from_study_name=name, from_storage=url, to_storage=url, to_study_name=renamed)
+            optuna.copy_study(
+                from_study_name=name, from_storage=url, to_storage=url, to_study_name=renamed
+            )
             optuna.delete_study(study_name=name, storage=url)
 
 
@@ -173,7 +191,9 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> None:
     asked, server = os.environ.get(VARIABLE), Server(folder.lab)
     if is_shared and folder.database.exists():
         what = f"the trials of study {folder.name} are in an SQLite file, which only one machine may open"
-        raise BadInput(f"{what}: continue with --engine local, or begin in PostgreSQL with a new --name")
+        raise BadInput(
+            f"{what}: continue with --engine local, or begin in PostgreSQL with a new --name"
+        )
     is_new = not (folder.storage_file.exists() or folder.database.exists())
     if folder.is_on_own_server or (is_new and not asked and (is_shared or server.exists)):
         if is_shared and is_loopback(server.listens_on):

@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import TRASH, make_folder, sync_folder, write_whole
 from sweeplab.formatting import yaml_text
-from sweeplab.lab.listing import StudyTrials, Trial, check_free, find_metric, read_spec, tracking_uri_of
+from sweeplab.lab.listing import (
+    StudyTrials,
+    Trial,
+    check_free,
+    find_metric,
+    read_spec,
+    tracking_uri_of,
+)
 from sweeplab.lab.storage import rename_studies
 from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.records.kept import write_note
@@ -79,7 +86,10 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
     changes = list[str]()
     for place, a, b in differences(_identity(ours), _identity(known)):
         changes.append(f"{place} is {_said(a)} and was {_said(b)}")
-    has_other_text = (data.text_digest, data.token_digest) != (was.text_digest, was.token_digest)
+    has_other_text = (data.text_digest, data.token_digest) != (
+        was.text_digest,
+        was.token_digest,
+    )
     if has_other_text and ours["data"] == known["data"]:
         changes.append("the text of the corpus has changed")
     if data.init_digest != was.init_digest:
@@ -162,11 +172,16 @@ def remove_study(folder: StudyFolder) -> Done:
     """
     trash = folder.lab / TRASH / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with folder.held(_in_use(folder)):
-        rename_experiment(folder.lab, folder.name, tracking_uri_of(folder), trash.name, is_deleted=True)
+        rename_experiment(
+            folder.lab, folder.name, tracking_uri_of(folder), trash.name, is_deleted=True
+        )
         make_folder(trash.parent)
         folder.path.rename(trash)
         sync_folder(trash.parent)
-    undo = [shlex.join(["mv", str(trash), str(folder.path)]), folder.command("doctor", "--repair")]
+    undo = [
+        shlex.join(["mv", str(trash), str(folder.path)]),
+        folder.command("doctor", "--repair"),
+    ]
     return Done(f"{folder.name} was removed: its folder is now {trash}", undo)
 
 
@@ -206,7 +221,9 @@ def finish_renaming(folder: StudyFolder) -> bool:
         text = re.sub(r"(?m)^name:.*$", f"name: {folder.name}", folder.read_study(), count=1)
         write_whole(folder.study_file, text.encode())
         for file in (folder.plan_file, folder.canonical_file):
-            write_whole(file, json.dumps(folder.read(file) | {"name": folder.name}, indent=1).encode())
+            write_whole(
+                file, json.dumps(folder.read(file) | {"name": folder.name}, indent=1).encode()
+            )
     return True
 
 
@@ -265,7 +282,9 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     if not run.checkpoint():
         keep = "track: {checkpoints: best} keeps one"
         raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
-    return publish_model(folder.lab, folder.name, tracking_uri_of(folder), run, name or folder.name)
+    return publish_model(
+        folder.lab, folder.name, tracking_uri_of(folder), run, name or folder.name
+    )
 
 
 def keep_note(folder: StudyFolder, text: str, trial: tuple[str, int] | None = None) -> Done:
@@ -302,7 +321,8 @@ def rerun_text(trial: Trial) -> str:
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
         "data": study["data"],
-        "fixed": values | {name: list(value) for name, value in values.items() if isinstance(value, tuple)},
+        "fixed": values
+        | {name: list(value) for name, value in values.items() if isinstance(value, tuple)},
         "objective": study["objective"],
         "budget": {"trials_per_cell": 1},
         "pruner": "none",

@@ -53,8 +53,15 @@ def unlike() -> str:
         known = Statements("sqlite")
     except (ImportError, AttributeError, KeyError) as error:
         return f"Optuna has other tables: {type(error).__name__}: {error}"
-    columns = {known.trials: TRIALS, **{table: CONTENT[kind] for kind, table in known.content.items()}}
-    names = [table.name for table, names in columns.items() if {*table.columns.keys()} != {*names.split()}]
+    columns = {
+        known.trials: TRIALS,
+        **{table: CONTENT[kind] for kind, table in known.content.items()},
+    }
+    names = [
+        table.name
+        for table, names in columns.items()
+        if {*table.columns.keys()} != {*names.split()}
+    ]
     return f"Optuna has other columns in: {', '.join(names)}" if names else ""
 
 
@@ -91,7 +98,9 @@ class Statements:
             "study": models.StudySystemAttributeModel.__table__,
         }
         self.stored_value = models.TrialValueModel.value_to_stored_repr
-        self.stored_report = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr
+        self.stored_report = (
+            models.TrialIntermediateValueModel.intermediate_value_to_stored_repr
+        )
         trial_id = self.trials.c.trial_id
         of_id: sql.BindParameter[int] = sql.bindparam("id")
         # New trials, and those that are no longer running or waiting. Without an order, for which SQLite would read
@@ -115,9 +124,15 @@ class Statements:
         self.set_state = self.set_state.values({name: sql.bindparam(name) for name in times})
         # What a reopened trial loses: its values and the attributes of its end; restored from its records, all of it.
         forgets = {kind: sql.delete(self.content[kind]) for kind in of_trials}
-        forgets = {kind: each.where(self.content[kind].c.trial_id == of_id) for kind, each in forgets.items()}
+        forgets = {
+            kind: each.where(self.content[kind].c.trial_id == of_id)
+            for kind, each in forgets.items()
+        }
         ends = ("outcome", "train_flops", "wall_seconds")
-        self.forget_ending = [forgets["value"], forgets["user"].where(self.content["user"].c.key.in_(ends))]
+        self.forget_ending = [
+            forgets["value"],
+            forgets["user"].where(self.content["user"].c.key.in_(ends)),
+        ]
         self.forget_content = [*forgets.values()]
 
     def _among(self, column: Any, name: str) -> Any:
@@ -129,7 +144,9 @@ class Statements:
             return column.in_(sql.select(sql.func.json_each(ids).table_valued("value").c.value))
         from sqlalchemy.dialects.postgresql import JSONB
 
-        texts = sql.func.jsonb_array_elements_text(sql.cast(ids, JSONB)).column_valued("ids_of_trials")
+        texts = sql.func.jsonb_array_elements_text(sql.cast(ids, JSONB)).column_valued(
+            "ids_of_trials"
+        )
         return column == sql.func.any(
             sql.func.array(sql.select(sql.cast(texts, sql.Integer)).scalar_subquery())
         )
@@ -156,7 +173,9 @@ class Statements:
 
         of, key, *content = names = CONTENT[kind].split()[1:]
         # Import only one: PostgreSQL's takes as long as SQLAlchemy's core.
-        insert = import_module(f"sqlalchemy.dialects.{self._dialect}").insert(self.content[kind])
+        insert = import_module(f"sqlalchemy.dialects.{self._dialect}").insert(
+            self.content[kind]
+        )
         insert = insert.values({name: sql.bindparam(name) for name in names})
         overwritten = {name: insert.excluded[name] for name in content}
         return insert.on_conflict_do_update(index_elements=(of, key), set_=overwritten)

@@ -60,11 +60,17 @@ class FittedLaw:
         rows: list[tuple[Any, ...]] = []
         for sizes in frame.to_dict("records"):
             try:
-                seen = predict(self.assessment, {str(name): float(size) for name, size in sizes.items()})
-                rows.append((seen.loss, seen.low, seen.high, seen.verdict.verdict, seen.verdict.reason))
+                seen = predict(
+                    self.assessment, {str(name): float(size) for name, size in sizes.items()}
+                )
+                rows.append(
+                    (seen.loss, seen.low, seen.high, seen.verdict.verdict, seen.verdict.reason)
+                )
             except BadInput as refused:
                 rows.append((None, None, None, "not identified", str(refused)))
-        return pd.DataFrame(rows, columns=["loss", "low", "high", "verdict", "why"], index=frame.index)
+        return pd.DataFrame(
+            rows, columns=["loss", "low", "high", "verdict", "why"], index=frame.index
+        )
 
     def plot(self) -> Figure:
         """Return the figure of the law through its points, as in the report.
@@ -109,11 +115,15 @@ def fit(
     unknown = [role for role in named if role not in ROLES]
     if unknown:
         raise BadInput(
-            Problem(f"columns has no {unknown[0]!r}", ", ".join(ROLES), nearest(unknown[0], ROLES))
+            Problem(
+                f"columns has no {unknown[0]!r}", ", ".join(ROLES), nearest(unknown[0], ROLES)
+            )
         )
     conventions = Conventions()
     if count:
-        conventions = parse_conventions(",".join(f"{what}={how}" for what, how in count.items()))
+        conventions = parse_conventions(
+            ",".join(f"{what}={how}" for what, how in count.items())
+        )
     source = "the table"
     if isinstance(table, str | Path):
         table, source = read_frame(Path(table)), str(table)

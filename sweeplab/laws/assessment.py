@@ -21,7 +21,15 @@ from sweeplab.laws.check import BETTER, HoldOut, Misfit, hold_outs, misfit
 from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.doubts import Doubt, Tuning, along_family, doubts_of, tuning_of
 from sweeplab.laws.fitting import Fit, fit
-from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, Quantity, loss_at, optimum_of, parameters_of
+from sweeplab.laws.forms import (
+    FEWEST_VALUES,
+    LAWS,
+    Law,
+    Quantity,
+    loss_at,
+    optimum_of,
+    parameters_of,
+)
 from sweeplab.laws.points import DECADES, LINES, SPREAD, STANDS, Points, design, path_of
 from sweeplab.laws.sentences import Plain, Reason, sentence
 
@@ -102,7 +110,11 @@ def judge(
     tolerance = TOLERANCES[kind]
     far, width, form = max(high - value, value - low), high - low, "{:.2g}"
     if tolerance.is_factor:
-        far, width, form = math.exp(min(far, 50.0)), math.exp(min(width, 100.0)), "a factor {:.3g}"
+        far, width, form = (
+            math.exp(min(far, 50.0)),
+            math.exp(min(width, 100.0)),
+            "a factor {:.3g}",
+        )
     facts = {"far": form.format(far), "needed": form.format(tolerance.identified)}
     if far > tolerance.weak:
         # How far an end is from a value that is not shown would give it away.
@@ -119,7 +131,10 @@ def design_lacks(points: Points, columns: Sequence[str], needs: Sequence[str]) -
     """Return what rows lack to tell what the columns do, of which a number depends on those in `needs`."""
     seen = design(points, columns)
     for name in needs:
-        decades, without = seen[f"decades of {name}"], seen[f"decades of {name} but for one row"]
+        decades, without = (
+            seen[f"decades of {name}"],
+            seen[f"decades of {name} but for one row"],
+        )
         facts = {"column": name, "decades": decades, "needed": DECADES[name]}
         if decades < DECADES[name]:
             return Reason("decades", facts)
@@ -129,7 +144,10 @@ def design_lacks(points: Points, columns: Sequence[str], needs: Sequence[str]) -
         if distinct < FEWEST_VALUES:
             return Reason("few values", {"column": name, "count": distinct})
     for one, other in LINES:
-        name, facts = f"sd across one line of {one} against {other}", {"one": one, "other": other}
+        name, facts = (
+            f"sd across one line of {one} against {other}",
+            {"one": one, "other": other},
+        )
         if name not in seen:
             continue
         if seen[name] < SPREAD:
@@ -139,7 +157,9 @@ def design_lacks(points: Points, columns: Sequence[str], needs: Sequence[str]) -
     return None
 
 
-def gate(quantity: Quantity, points: Points, law: Law, optimum_ratio: float | None = None) -> Reason | None:
+def gate(
+    quantity: Quantity, points: Points, law: Law, optimum_ratio: float | None = None
+) -> Reason | None:
     """Return what the design lacks for a quantity; None if it lacks nothing.
 
     `optimum_ratio` is the log of the best tokens per parameter.
@@ -229,7 +249,9 @@ class Assessment:
                     continue
         return [fit(points, self.law, is_bent) for points in self.tuning.tables], doubted
 
-    def ends(self, quantity: Quantity, added: Array | None = None) -> tuple[float, float, float]:
+    def ends(
+        self, quantity: Quantity, added: Array | None = None
+    ) -> tuple[float, float, float]:
         """Return the value of a quantity, and the ends of its interval over all that is doubted.
 
         `added` [S] are draws of errors besides the law's own, as those of a run.
@@ -247,7 +269,9 @@ class Assessment:
 
     def judged(self, quantity: Quantity, value: float, low: float, high: float) -> Verdict:
         """Return the verdict on a quantity with this interval."""
-        lacking = gate(quantity, self.points, self.law, value if quantity.kind == "ratio" else None)
+        lacking = gate(
+            quantity, self.points, self.law, value if quantity.kind == "ratio" else None
+        )
         return judge(quantity.kind, value, low, high, lacking, next(iter(self.doubts), None))
 
     def estimate(self, quantity: Quantity) -> Estimate:
@@ -294,11 +318,16 @@ class Assessment:
             from scipy.special import chdtri
 
             freedom = float((self.raw.weights - 1).sum())
-            low, high = (freedom / chdtri(freedom, tail) for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+            low, high = (
+                freedom / chdtri(freedom, tail) for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+            )
             facts["seeds"] = spread, spread * math.sqrt(low), spread * math.sqrt(high)
         if self.tuning.record is not None:
             facts["tuning"] = interval(self.tuning.record.mean(1))
-        return {name: dict(zip(("value", "low", "high"), ends, strict=True)) for name, ends in facts.items()}
+        return {
+            name: dict(zip(("value", "low", "high"), ends, strict=True))
+            for name, ends in facts.items()
+        }
 
     def as_dict(self) -> Plain:
         """Return it as plain values; numbers that are not identified have no value."""
@@ -344,7 +373,9 @@ def law_for(points: Points, name: str = "auto") -> Law:
         elif varied == {"tokens"}:
             name = "power-d"
     if name not in LAWS:
-        raise BadInput(Problem(f"there is no law {name!r}", ", ".join(LAWS), nearest(name, LAWS)))
+        raise BadInput(
+            Problem(f"there is no law {name!r}", ", ".join(LAWS), nearest(name, LAWS))
+        )
     return LAWS[name]
 
 
@@ -365,7 +396,9 @@ def assess(points: Points, law: Law, budget: float | None = None) -> Assessment:
     elif not 0 < budget < math.inf:
         raise BadInput(f"--flops {budget:g} is not a budget; it must be positive")
     form = misfit(points, fitted)
-    return Assessment(tuning, fitted, budget, form, (*tuning.doubts, *doubts_of(points, fitted, form)))
+    return Assessment(
+        tuning, fitted, budget, form, (*tuning.doubts, *doubts_of(points, fitted, form))
+    )
 
 
 @dataclass(frozen=True)
@@ -383,7 +416,9 @@ class Forecast:
     regret: float = 0.0
 
 
-def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, regret: float = 0.0) -> Forecast:
+def predict(
+    assessment: Assessment, at: Mapping[str, float], seeds: int = 1, regret: float = 0.0
+) -> Forecast:
     """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
     A law is of tuned losses; `regret` is the expected excess of the runs' log loss, as the best values are not known
@@ -407,7 +442,9 @@ def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, reg
     # The mean of several seeds is less noisy only up to the number of seeds of the table's rows.
     few = min(float(seeds), float(np.median(points.weights)))
     noise = fit.errors(random, at, few)
-    value, low, high = assessment.ends(quantity, noise + regret * random.standard_normal(len(noise)) ** 2)
+    value, low, high = assessment.ends(
+        quantity, noise + regret * random.standard_normal(len(noise)) ** 2
+    )
     loss = value + regret
     verdict = assessment.judged(quantity, loss, low, high)
     if not verdict.identified:

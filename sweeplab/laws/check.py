@@ -27,7 +27,8 @@ from sweeplab.laws.points import Points, path_of
 from sweeplab.laws.sentences import Plain, sentence
 
 FLAGGED, NOT_SEEN, UNSEEN = "flagged", "not seen", "cannot be seen"
-BEYOND, _WRONG = 10.0, 0.05  # the compute of the forecast, and its error, that a departure's power is for
+# The compute of the forecast, and its error, that a departure's power is for.
+BEYOND, _WRONG = 10.0, 0.05
 SHARE_ABOVE, SHARE_BELOW = 0.2, 0.5  # of the rows
 BETTER = 0.6  # the share of a law's hold-out error under which another form's is named
 
@@ -62,7 +63,10 @@ class Misfit:
     @property
     def words(self) -> str:
         """Return the result in words."""
-        powers = ", ".join(f"{name} {power:.0%}" for name, power in self.powers.items()) or "too few rows"
+        powers = (
+            ", ".join(f"{name} {power:.0%}" for name, power in self.powers.items())
+            or "too few rows"
+        )
         return sentence(f"form {self.status}", vars(self) | {"powers": powers})
 
     def as_dict(self) -> Plain:
@@ -84,7 +88,8 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     residual = residual - basis @ (basis.T @ residual)
     lengths = np.linalg.norm(left, axis=0)
     k, freedom, total = len(lengths), points.n - p - len(lengths), float(residual @ residual)
-    is_seen = lengths > 1e-6 * np.linalg.norm(columns, axis=0)  # else the law contains the departure
+    # Else the law contains the departure.
+    is_seen = lengths > 1e-6 * np.linalg.norm(columns, axis=0)
     if not is_seen.all() or freedom < 1 or total <= 0:
         return Misfit(law.name, UNSEEN, None, "", {})
     inside = float(((residual @ np.linalg.qr(left)[0]) ** 2).sum())
@@ -95,7 +100,9 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     # What a departure of unit size does to the forecast, beside what the refitted law takes up of it.
     target = {name: np.array([size]) for name, size in _target(points, fitted).items()}
     by_law, by_departure = fitted.gradient(target)
-    change = np.abs((by_departure - by_law @ np.linalg.lstsq(gradient, columns, rcond=None)[0])[0])
+    change = np.abs(
+        (by_departure - by_law @ np.linalg.lstsq(gradient, columns, rcond=None)[0])[0]
+    )
     noncentral = np.minimum((_WRONG / np.maximum(change, 1e-9) * lengths) ** 2 / variance, 1e4)
     powers = 1 - ncfdtr(k, freedom, noncentral, fdtri(k, freedom, 1 - FALSE_ALARM))
     status = NOT_SEEN
@@ -153,7 +160,10 @@ def hold_out(points: Points, law: Law) -> HoldOut:
     for value in np.unique(logs)[::-1]:
         few, larger = points.only(logs <= value), points.only(logs > value)
         columns = [np.log(few.columns[name]).round(6) for name in law.columns]
-        if not fewest <= few.n <= most or min(len(np.unique(each)) for each in columns) < FEWEST_VALUES:
+        if (
+            not fewest <= few.n <= most
+            or min(len(np.unique(each)) for each in columns) < FEWEST_VALUES
+        ):
             continue
         try:
             fitted = fit(few, law)

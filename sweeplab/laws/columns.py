@@ -37,7 +37,11 @@ CHOICES: dict[str, dict[str, str]] = {
     },
     "loss": {"nats": "nats per token", "bits-per-byte": "bits per byte"},
     "at": {"best": "the lowest evaluation of a run", "final": "the last evaluation of a run"},
-    "rows": {"best": "the best row of each point", "mean": "the mean of its rows", "all": "every row"},
+    "rows": {
+        "best": "the best row of each point",
+        "mean": "the mean of its rows",
+        "all": "every row",
+    },
 }
 
 
@@ -105,9 +109,21 @@ SEARCHED_NAMES = {
 }
 # Columns with how often a run read its text.
 _PASSES = ("epochs", "n_epochs", "num_epochs", "passes")
-LETTERS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21}
+LETTERS = {
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "B": 1e9,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "E": 1e18,
+    "Z": 1e21,
+}
 # P, E and Z are of FLOPs alone: N_E is no unit.
-_SIZES = {"m": 1e6, "b": 1e9} | {letter: size for letter, size in LETTERS.items() if letter not in "PEZ"}
+_SIZES = {"m": 1e6, "b": 1e9} | {
+    letter: size for letter, size in LETTERS.items() if letter not in "PEZ"
+}
 _SIZES |= {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _FLOPS = LETTERS | {f"{letter.lower()}flop": size for letter, size in LETTERS.items()}
 # The last word of a name, after a space, a sign or a bracket.
@@ -117,9 +133,7 @@ _CELL = re.compile(
 )
 _LONGEST_SHOWN = 60  # characters of a cell
 # A cell without a number, and a run that gave none, as people write it.
-_NOTHING = (
-    "- ? nan none null na n/a inf -inf +inf tbd diverged diverge oom failed fail crashed killed timeout error"
-)
+_NOTHING = "- ? nan none null na n/a inf -inf +inf tbd diverged diverge oom failed fail crashed killed timeout error"
 
 
 @dataclass(frozen=True)
@@ -132,7 +146,9 @@ class Column:
     factor: float | None
 
 
-def pairs_of(option: str, text: str, known: Collection[str], others: Collection[str] = ()) -> dict[str, str]:
+def pairs_of(
+    option: str, text: str, known: Collection[str], others: Collection[str] = ()
+) -> dict[str, str]:
     """Return {"params": "N", …} of "params=N,tokens=D*1e9,…", the text of an option, whose names are `known` or others.
 
     Raises:
@@ -165,7 +181,11 @@ def parse_conventions(text: str) -> Conventions:
     for name, choice in chosen.items():
         choices = CHOICES[name]
         if choice not in choices:
-            raise BadInput(Problem(f"--count {name}={choice}", ", ".join(choices), nearest(choice, choices)))
+            raise BadInput(
+                Problem(
+                    f"--count {name}={choice}", ", ".join(choices), nearest(choice, choices)
+                )
+            )
     return Conventions(**chosen)
 
 
@@ -214,7 +234,9 @@ def _called(name: str) -> str:
     return words if len(words) == 1 else words.lower()
 
 
-def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -> dict[str, Column]:
+def read_columns(
+    frame: pd.DataFrame, columns: Mapping[str, str], source: str
+) -> dict[str, Column]:
     """Return the numbers of each role; tokens that no column has are C/6N where it has both.
 
     Raises:
@@ -227,10 +249,14 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
         name, factor, wrong = named_column(asked, known)
         others = [other for other in read if read[other].name == name]
         if wrong:
-            problems.append(Problem(f"{source}: {wrong}", ", ".join(known), nearest(name, known)))
+            problems.append(
+                Problem(f"{source}: {wrong}", ", ".join(known), nearest(name, known))
+            )
             continue
         if others:
-            problems.append(Problem(f"{source}: column {name!r} is both {others[0]} and {role}"))
+            problems.append(
+                Problem(f"{source}: column {name!r} is both {others[0]} and {role}")
+            )
             continue
         unit, words = 1.0, f"column {asked}"
         if not factor:
@@ -293,7 +319,9 @@ def coerced(column: pd.Series[Any]) -> Array:
     """Return a column's numbers, [n]; cells that are none are NaN."""
     import pandas as pd
 
-    return np.asarray(pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan), np.float64)
+    return np.asarray(
+        pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan), np.float64
+    )
 
 
 def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, str]:
@@ -336,18 +364,31 @@ def _number(text: str, unit: float) -> float | None:
 
 # The least and the largest number of each role that is not asked about. Of losses the smallest counts: a law may start
 # far above the 13.9 nats of a uniform guess among 2^20 tokens.
-PLAUSIBLE = {"params": (30, 1e15), "tokens": (300, 1e17), "flops": (1e5, 1e31), "loss": (1e-6, 20)}
-FEWEST_PER_PARAM, MOST_PER_PARAM = 0.1, 1e4  # tokens per parameter of the middle row, usually about 20
+PLAUSIBLE = {
+    "params": (30, 1e15),
+    "tokens": (300, 1e17),
+    "flops": (1e5, 1e31),
+    "loss": (1e-6, 20),
+}
+# Tokens per parameter of the middle row, usually about 20.
+FEWEST_PER_PARAM, MOST_PER_PARAM = 0.1, 1e4
 
 
-def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], source: str) -> None:
+def check_plausible(
+    columns: Mapping[str, Column], keep: NDArray[np.bool_], source: str
+) -> None:
     """Ask about numbers in the rows of `keep`, [n], that no run has, and about params and tokens that do not match."""
-    asked = {role: column.values[keep] for role, column in columns.items() if column.factor != 1}
+    asked = {
+        role: column.values[keep] for role, column in columns.items() if column.factor != 1
+    }
     if {"params", "tokens"} <= asked.keys():
         ratio = float(np.median(asked["tokens"] / asked["params"]))
         if not FEWEST_PER_PARAM <= ratio <= MOST_PER_PARAM:
             role = "tokens" if ratio < FEWEST_PER_PARAM else "params"
-            unit = min((1e3, 1e6, 1e9), key=lambda each: abs(abs(math.log(ratio / 20)) - math.log(each)))
+            unit = min(
+                (1e3, 1e6, 1e9),
+                key=lambda each: abs(abs(math.log(ratio / 20)) - math.log(each)),
+            )
             raise BadInput(
                 f"{source}: {ratio:.2g} tokens for each parameter; are {role} in units of {unit:.0e} "
                 f"({role}=COLUMN*{unit:.0e}), or params and tokens swapped? If this is right, write params=COLUMN*1"
@@ -393,11 +434,15 @@ def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
         what = f"--where: {source} has no column {unknown[0]!r}"
         raise BadInput(Problem(what, ", ".join(columns), nearest(unknown[0], columns)))
     used = {name: columns[name].astype(object) for name in expression.names}
-    cells = {name: column.where(column.notna(), np.nan).tolist() for name, column in used.items()}
+    cells = {
+        name: column.where(column.notna(), np.nan).tolist() for name, column in used.items()
+    }
     holds = []
     for row, at in enumerate(frame.index):
         try:
-            holds.append(bool(expression.value({name: column[row] for name, column in cells.items()})))
+            holds.append(
+                bool(expression.value({name: column[row] for name, column in cells.items()}))
+            )
         except ValueError as error:
             raise BadInput(f"--where: {source}, {word} {at}: {error}") from error
     if not any(holds):

@@ -39,7 +39,9 @@ NOT_SEEN: Final = "no difference seen"
 UNKNOWN: Final = "undecided"
 # Why a difference cannot be told from chance, and how to find out.
 ONE_SEED = "no cell has two seeds; to find out, use `seeds: [0, 1, 2]` or `confirm`"
-ONE_TRIAL = "each cell has one trial of its search; to find out, use `trials_per_cell` or `confirm`"
+ONE_TRIAL = (
+    "each cell has one trial of its search; to find out, use `trials_per_cell` or `confirm`"
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ class CellTrials:
     def of(cls, runs: DataFrame, loss: str, n_trials: int) -> CellTrials:
         """Return the trials of a cell's runs that ended; `n_trials` counts pruned and diverged trials too."""
         losses: dict[tuple[str, int], dict[int, float]] = {}
-        for cell, trial, seed, value in runs[["cell", "trial", "seed", loss]].itertuples(index=False):
+        for cell, trial, seed, value in runs[["cell", "trial", "seed", loss]].itertuples(
+            index=False
+        ):
             losses.setdefault((str(cell), int(trial)), {})[int(seed)] = float(value)
         return cls(tuple(losses.values()), max(n_trials, len(losses)))
 
@@ -149,20 +153,30 @@ class _Model:
         moments = np.zeros((self.n, 5))
         if self.is_searched:
             moments = np.array([*map(_moments, self.n_trials, self.n_lowest)])
-        self.mean_lowest, self.variance_lowest, self.gap, self.gap_square, self.freedom = moments.T
+        self.mean_lowest, self.variance_lowest, self.gap, self.gap_square, self.freedom = (
+            moments.T
+        )
         self.kept, rows = [], []  # of rows the cell, the seed and the mean
         for at, (cell, count) in enumerate(zip(cells, self.n_lowest, strict=True)):
             lowest = sorted(cell.losses, key=_mean_of)[:count]
             self.kept.append(lowest)
             for seed in sorted({seed for trial in lowest for seed in trial}):
-                rows.append((at, seed, float(np.mean([trial[seed] for trial in lowest if seed in trial]))))
+                rows.append(
+                    (
+                        at,
+                        seed,
+                        float(np.mean([trial[seed] for trial in lowest if seed in trial])),
+                    )
+                )
         self.row_seeds = [seed for _, seed, _ in rows]
         self.seeds = sorted({*self.row_seeds})
         self.means = np.array([loss for *_, loss in rows])
         self.member = np.eye(self.n)[[at for at, *_ in rows]]  # [R, C]
         # A column for each cell, and for each seed but the first if cells stay comparable.
         design = self.member
-        of_seeds = np.equal.outer(self.row_seeds, self.seeds[1:]).astype(float).reshape(len(rows), -1)
+        of_seeds = (
+            np.equal.outer(self.row_seeds, self.seeds[1:]).astype(float).reshape(len(rows), -1)
+        )
         both = np.hstack([self.member, of_seeds])
         if len(self.seeds) > 1 and np.linalg.matrix_rank(both) == both.shape[1] < len(rows):
             design = both
@@ -182,17 +196,24 @@ class _Model:
         center = float(np.mean([effects[seed] for seed in self.row_seeds]))
         best, gaps = np.zeros(self.n), np.zeros(self.n)
         for at, kept in enumerate(self.kept):
-            means = [np.mean([loss - effects[seed] + center for seed, loss in each.items()]) for each in kept]
+            means = [
+                np.mean([loss - effects[seed] + center for seed, loss in each.items()])
+                for each in kept
+            ]
             best[at], gaps[at] = means[0], sum(means) - len(means) * means[0]
         return self._estimated(best, gaps, self.means)
 
-    def simulate(self, random: np.random.Generator, trial: Array, residual: Array) -> _Estimates:
+    def simulate(
+        self, random: np.random.Generator, trial: Array, residual: Array
+    ) -> _Estimates:
         """Return the estimates of simulated tables whose cells do not differ, from both variances, [B, C]."""
         n = len(trial)
         means = random.standard_normal((n, len(self.means))) * np.sqrt(residual @ self.member.T)
         best, gaps = means @ self.solve[: self.n].T, np.zeros((n, self.n))
         if self.is_searched:
-            for at, (n_trials, count) in enumerate(zip(self.n_trials, self.n_lowest, strict=True)):
+            for at, (n_trials, count) in enumerate(
+                zip(self.n_trials, self.n_lowest, strict=True)
+            ):
                 lowest = _draw_lowest(n_trials, count, n, random) * np.sqrt(trial[:, at, None])
                 best[:, at] += lowest[:, 0]
                 gaps[:, at] = (lowest - lowest[:, :1]).sum(1)
@@ -202,7 +223,9 @@ class _Model:
         measured, known = self.freedom > 0, self.seed_freedom > 0
         sd = np.divide(gaps, self.gap, out=np.zeros_like(gaps), where=measured)
         squares = (means @ self.residual) ** 2 @ self.member
-        residual = np.divide(squares, self.seed_freedom, out=np.zeros_like(squares), where=known)
+        residual = np.divide(
+            squares, self.seed_freedom, out=np.zeros_like(squares), where=known
+        )
         return _Estimates(best, sd**2 / np.where(measured, self.gap_square, 1.0), residual)
 
     def selection_effect(self, trial_variance: Array) -> Array:
@@ -231,7 +254,8 @@ class _Model:
         from scipy.special import stdtr
 
         random = np.random.default_rng(0)
-        n = int(np.clip(2_000_000 // len(self.first), 199, 1999))  # fewer draws of many pairs, for the memory
+        # Fewer draws of many pairs, for the memory.
+        n = int(np.clip(2_000_000 // len(self.first), 199, 1999))
 
         def plausible(variance: Array, freedom: Array) -> Array:
             pooled, known = _pooled(variance, freedom)
@@ -240,15 +264,21 @@ class _Model:
         trial = np.zeros((n, self.n))
         if self.is_searched:
             trial = plausible(estimates.trial_variance, self.freedom)
-        simulated = self.simulate(random, trial, plausible(estimates.residual_variance, self.seed_freedom))
+        simulated = self.simulate(
+            random, trial, plausible(estimates.residual_variance, self.seed_freedom)
+        )
         difference, effect, error, freedom = self.differences(simulated)
         agree = difference * (difference - effect) > 0
-        least = np.where(agree, np.minimum(np.abs(difference), np.abs(difference - effect)), 0.0)
+        least = np.where(
+            agree, np.minimum(np.abs(difference), np.abs(difference - effect)), 0.0
+        )
         sizes = np.divide(least, error, out=np.where(least > 0, np.inf, 0.0), where=error > 0)
         return min(rate, float(np.quantile(2 * stdtr(freedom, -sizes).min(1), rate)))
 
 
-def compare(cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False) -> CellComparison:
+def compare(
+    cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False
+) -> CellComparison:
     """Return which pairs of cells differ; all pairs together have one false-alarm rate.
 
     `is_searched` says that a cell's one trial was drawn from a search. The result is deterministic.
@@ -257,7 +287,10 @@ def compare(cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False
 
     model = _Model(cells, pairs, is_searched)
     estimates = model.estimates()
-    selection, tested_on = "each cell's one trial, without a search", "the same seeds' validation losses"
+    selection, tested_on = (
+        "each cell's one trial, without a search",
+        "the same seeds' validation losses",
+    )
     if model.is_searched:
         fewest, most = min(model.n_trials), max(model.n_trials)
         many = f"{fewest} to {most}" if fewest < most else str(most)
@@ -315,4 +348,10 @@ def _moments(n_trials: int, count: int) -> tuple[float, ...]:
         return float(first.mean()), float(first.var()), 1.0, 1.0, 0.0
     gaps = (drawn - drawn[:, :1]).sum(1)
     varied = float(gaps.var() / gaps.mean() ** 2)
-    return float(first.mean()), float(first.var()), float(gaps.mean()), 1 + varied, 1 / (2 * varied)
+    return (
+        float(first.mean()),
+        float(first.var()),
+        float(gaps.mean()),
+        1 + varied,
+        1 / (2 * varied),
+    )

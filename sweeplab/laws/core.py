@@ -33,7 +33,8 @@ from sweeplab.formatting import several
 
 Array = NDArray[np.float64]
 Design = Callable[[Array], Array]  # shape parameters [S, q] to columns [S, n, p]
-Prior = Callable[[Array], Array]  # shares, in 0 to 1, to the values below which a prior has them
+# Shares, in 0 to 1, to the values below which a prior has them.
+Prior = Callable[[Array], Array]
 
 LEVEL = 0.9  # of every interval
 N_DRAWS = 4000  # a 5% quantile of so many has an error of 0.02 standard deviations
@@ -88,7 +89,9 @@ class Draws(NamedTuple):
     shared: Array
     effective: float
 
-    def error(self, random: np.random.Generator, tilt: float = 0.0, weight: float = 1.0) -> Array:
+    def error(
+        self, random: np.random.Generator, tilt: float = 0.0, weight: float = 1.0
+    ) -> Array:
         """Return draws of the error of one new row of a new group, [S]; `tilt` is its z."""
         scale = self.sigma * np.exp(self.tilt * tilt) / np.sqrt(weight)
         return np.asarray(scale * random.standard_normal(len(self.sigma)))
@@ -126,7 +129,9 @@ class _Marginal(NamedTuple):
 class _Problem:
     """One table and its model. A place u [S, k] holds a logit a bounded unknown, r the last, and c / TILT_SD."""
 
-    def __init__(self, y: Array, design: Design, priors: Sequence[Prior], noise: RowErrors) -> None:
+    def __init__(
+        self, y: Array, design: Design, priors: Sequence[Prior], noise: RowErrors
+    ) -> None:
         self.y, self.design, self.priors = y, design, priors
         self.n, self.z = len(y), noise.tilt
         self.base = np.ones(self.n) if noise.weights is None else np.sqrt(noise.weights)
@@ -178,13 +183,19 @@ class _Problem:
         if self.order is not None:
             sums, sizes = np.add.reduceat(whole[:, self.order], self.begins, axis=1), self.sizes
             between = r[:, None] / (1 - r[:, None] + r[:, None] * sizes)
-            gram = (gram - sums.transpose(0, 2, 1) @ (between[:, :, None] * sums)) / (1 - r)[:, None, None]
-            log_v += ((sizes - 1) * np.log1p(-r)[:, None] + np.log1p(r[:, None] * (sizes - 1))).sum(1)
+            gram = (gram - sums.transpose(0, 2, 1) @ (between[:, :, None] * sums)) / (1 - r)[
+                :, None, None
+            ]
+            log_v += (
+                (sizes - 1) * np.log1p(-r)[:, None] + np.log1p(r[:, None] * (sizes - 1))
+            ).sum(1)
         root = _cholesky(gram)
         rss = root[:, -1, -1] ** 2 + self.n * _DIGITS**2
         inner, beside = root[:, :-1, :-1], root[:, -1, :-1]
         scales = np.linalg.solve(inner.transpose(0, 2, 1), beside[:, :, None])[:, :, 0]
-        density = -(self.n - inner.shape[1]) / 2 * np.log(rss) - log_v / 2 - _half_log_det(inner)
+        density = (
+            -(self.n - inner.shape[1]) / 2 * np.log(rss) - log_v / 2 - _half_log_det(inner)
+        )
         plain = columns.transpose(0, 2, 1) @ columns
         density += _half_log_det(_cholesky(plain))
         return _Marginal(density, np.asarray(rss), np.asarray(scales), inner)
@@ -279,7 +290,9 @@ def _next_temperature(base: Array, likelihood: Array, least: float) -> float:
     return low
 
 
-def _student(mean: Array, spread: Array, count: int, random: np.random.Generator) -> tuple[Array, Array]:
+def _student(
+    mean: Array, spread: Array, count: int, random: np.random.Generator
+) -> tuple[Array, Array]:
     """Return places of a Student t with that mean and about that spread, and their log densities."""
     root = np.linalg.cholesky(spread)
     stretch = np.sqrt(_FREEDOM / random.chisquare(_FREEDOM, count))

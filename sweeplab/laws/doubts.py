@@ -30,7 +30,8 @@ from sweeplab.laws.sentences import Reason, sentence
 # Of the parameters of the smallest size; embeddings grow as N^(1/3) at one ratio of width to depth.
 EMBEDDINGS = 0.5
 FAR = 6.0  # robust sigmas of a row
-LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
+# Of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law.
+LARGE = 0.03
 _DRIFT = 0.005  # of the loss between two points: a larger one is to be ruled out by the trials
 _SIZES = ("params", "tokens", "flops")
 
@@ -61,7 +62,9 @@ class Tuning:
                 doubts.append(Doubt("drift", {"drift": drift}))
         for code, (share, needs, otherwise) in OTHERWISE[how].items():
             if points.varied >= needs and points.varied:
-                doubts.append(Doubt(code, {"how": how, "share": share}, (otherwise(points, share),)))
+                doubts.append(
+                    Doubt(code, {"how": how, "share": share}, (otherwise(points, share),))
+                )
         return doubts
 
     @property
@@ -82,7 +85,9 @@ class Tuning:
 
     def _drifts(self, record: Array) -> Array:
         """The smooth part in the log sizes of each draw of the excess, less their mean: [S, n]."""
-        logs = [np.log(self.raw.columns[name]) for name in _SIZES[:2] if name in self.raw.varied]
+        logs = [
+            np.log(self.raw.columns[name]) for name in _SIZES[:2] if name in self.raw.varied
+        ]
         columns = [np.ones(self.raw.n), *logs]
         if logs:
             columns.append((logs[0] - logs[0].mean()) ** 2)
@@ -107,7 +112,9 @@ def tuning_of(points: Points) -> Tuning:
     record = points.record(points) if points.record else None
     if record is None:
         if points.record and points.tuned == EACH and points.tuned_why != SAID:
-            why = f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
+            why = (
+                f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
+            )
             points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)
     return Tuning(points, _less(points, record.mean(0)), record)
@@ -152,7 +159,9 @@ def _large_batch(points: Points, lost: float) -> Points:
 
 _ANY, _BOTH = frozenset[str](), frozenset({"params", "tokens"})
 # What may be so where nobody says how points were tuned: how far, what must vary, and the points without it.
-OTHERWISE: Mapping[str, Mapping[str, tuple[float, frozenset[str], Callable[[Points, float], Points]]]] = {
+OTHERWISE: Mapping[
+    str, Mapping[str, tuple[float, frozenset[str], Callable[[Points, float], Points]]]
+] = {
     UNKNOWN: {
         "mistuned": (0.02, _ANY, _mistuned),
         # What annealing is worth (Haegele et al. 2024, arXiv 2405.18392).
@@ -173,7 +182,9 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
         # Count the embeddings where they may be missing, and leave them out where they may be counted.
         params = points.columns["params"]
         others = EMBEDDINGS * (params / params.min()) ** (-2 / 3)
-        counted = tuple(points.with_column("params", params * (1 + sign * others)) for sign in (1, -1))
+        counted = tuple(
+            points.with_column("params", params * (1 + sign * others)) for sign in (1, -1)
+        )
         doubts.append(Doubt("params", {"share": EMBEDDINGS}, counted))
     if "tokens" in points.undeclared:
         doubts.append(Doubt("tokens", {"column": points.conventions.get("tokens", "COLUMN")}))
@@ -183,7 +194,9 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
         doubts.append(Doubt("form", facts, is_bent=True))
     if fitted.sigma > LARGE:
         columns = listed([*fitted.law.columns])
-        doubts.append(Doubt("large", {"sigma": fitted.sigma, "usual": LARGE, "columns": columns}))
+        doubts.append(
+            Doubt("large", {"sigma": fitted.sigma, "usual": LARGE, "columns": columns})
+        )
     return doubts
 
 
@@ -197,7 +210,9 @@ def _outliers(points: Points, fitted: Fit) -> list[Doubt]:
         return []
     names = points.names or [f"row {row + 1}" for row in range(points.n)]
     far = far[np.argsort(-sigmas[far])]
-    words = [f"{names[row]} ({math.expm1(errors[row]):+.1%}, {sigmas[row]:.0f} sigma)" for row in far]
+    words = [
+        f"{names[row]} ({math.expm1(errors[row]):+.1%}, {sigmas[row]:.0f} sigma)" for row in far
+    ]
     facts = {"sigmas": FAR, "rows": several_named(words), "names": [names[row] for row in far]}
     return [Doubt("outliers", facts, (points.only(np.setdiff1d(np.arange(points.n), far)),))]
 

@@ -14,7 +14,8 @@ from sweeplab.laws.core import Array, Draws, RowErrors, fit_law
 from sweeplab.laws.forms import Law, Values
 from sweeplab.laws.points import Points, Sizes
 
-_FEWEST_GROUPS, _MOST_ALONE = 3, 0.75  # sizes, and sizes a row, of a table whose rows share errors by size
+# Sizes, and sizes a row, of a table whose rows share errors by size.
+_FEWEST_GROUPS, _MOST_ALONE = 3, 0.75
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,15 +68,23 @@ class Fit:
         """Return the derivatives of the log loss at the best draw: by parameters, [n, p], and departures, [n, k]."""
         law, slopes = self.law, []
         at = {**self.best, **dict.fromkeys(law.departures_of, np.zeros(1))}
-        at |= {f"center of {name}": np.log(self.rows[name]).mean(keepdims=True) for name in law.columns}
+        at |= {
+            f"center of {name}": np.log(self.rows[name]).mean(keepdims=True)
+            for name in law.columns
+        }
         for name in (*law.parameters, *law.departures_of):
             step = 1e-6 * np.maximum(at[name], 1)
-            low, high = (np.log(law.loss({**at, name: at[name] + side * step}, sizes))[0] for side in (-1, 1))
+            low, high = (
+                np.log(law.loss({**at, name: at[name] + side * step}, sizes))[0]
+                for side in (-1, 1)
+            )
             slopes.append((high - low) / (2 * step))
         n_parameters = len(law.parameters)
         return np.stack(slopes[:n_parameters], 1), np.stack(slopes[n_parameters:], 1)
 
-    def errors(self, random: np.random.Generator, at: Mapping[str, float], weight: float = 1.0) -> Array:
+    def errors(
+        self, random: np.random.Generator, at: Mapping[str, float], weight: float = 1.0
+    ) -> Array:
         """Return draws of the log of a new run's loss over the law's, [S], at a point that may name its tokens."""
         z = 0.0
         if self.tilted_by in at:
@@ -91,7 +100,9 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
             that are all equal.
     """
     _check(points, law)
-    tilted_by = next((name for name in ("tokens", "flops", "params") if name in points.varied), "")
+    tilted_by = next(
+        (name for name in ("tokens", "flops", "params") if name in points.varied), ""
+    )
     names = {*law.columns, tilted_by, "loss"} - {""}
     rows = {name: points.columns[name] for name in names}
     logs = {name: np.log(rows[name]) for name in law.columns}
@@ -113,7 +124,10 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
     values = {name: values[name] for name in law.parameters}
     if is_bent:
         values |= zip(law.departures_of, draws.shapes[:, len(law.exponents) :].T, strict=True)
-        values |= {f"center of {name}": np.full(len(draws.sigma), each) for name, each in center.items()}
+        values |= {
+            f"center of {name}": np.full(len(draws.sigma), each)
+            for name, each in center.items()
+        }
     return Fit(law, draws, values, rows, points.weights, tilted_by, "params" if groups else "")
 
 
@@ -129,7 +143,9 @@ def _check(points: Points, law: Law) -> None:
     problems = []
     n_params = len(law.parameters)
     if points.n <= n_params:
-        few = f"{several(points.n, 'row')} for the {several(n_params, 'parameter')} of {law.name}"
+        few = (
+            f"{several(points.n, 'row')} for the {several(n_params, 'parameter')} of {law.name}"
+        )
         problems.append(f"{few}; it needs {n_params + 1} or more")
     for name in law.columns:
         if name not in points.columns:
@@ -137,8 +153,12 @@ def _check(points: Points, law: Law) -> None:
                 f"{law.name} needs {name!r}, which the table lacks; name its column with --columns"
             )
         elif points.n and np.ptp(np.log(points.columns[name])) < 1e-9:
-            problems.append(f"all rows have {name} {points.columns[name][0]:.4g}; {law.name} needs several")
+            problems.append(
+                f"all rows have {name} {points.columns[name][0]:.4g}; {law.name} needs several"
+            )
     if points.n and np.ptp(np.log(points.columns["loss"])) < 1e-12:
-        problems.append(f"all losses are {points.columns['loss'][0]:.4g}; no law can be fitted to that")
+        problems.append(
+            f"all losses are {points.columns['loss'][0]:.4g}; no law can be fitted to that"
+        )
     if problems:
         raise BadInput(*problems)

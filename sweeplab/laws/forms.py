@@ -88,7 +88,9 @@ class Law:
 
         def columns(shapes: Array) -> Array:
             bends = shapes[:, len(self.exponents) :]
-            parts = [np.ones(np.broadcast_shapes(logs[self.columns[0]].shape, (len(shapes), 1)))]
+            parts = [
+                np.ones(np.broadcast_shapes(logs[self.columns[0]].shape, (len(shapes), 1)))
+            ]
             for place, term in enumerate(self.terms):
                 x, power = logs[term.column], shapes[:, [self.exponents.index(term.exponent)]]
                 fall = power * x
@@ -112,7 +114,9 @@ class Law:
             center = values.get(f"center of {term.column}", np.zeros(1))
             logs[term.column] = np.log(sizes[term.column]) - center[:, None]
             scales.append(values[term.scale] * np.exp(-values[term.exponent] * center))
-        return (self.design(logs, bool(names))(shapes) @ np.stack(scales, 1)[:, :, None])[:, :, 0]
+        return (self.design(logs, bool(names))(shapes) @ np.stack(scales, 1)[:, :, None])[
+            :, :, 0
+        ]
 
 
 def turn(x: Array) -> Array:
@@ -126,7 +130,9 @@ _N, _D, _C = (
     PowerTerm("A", "alpha", "flops"),
 )
 _CHINCHILLA = "Hoffmann et al. 2022, Training compute-optimal large language models, equation 2"
-_KAPLAN = "Kaplan et al. 2020, Scaling laws for neural language models; E is fitted, theirs is 0"
+_KAPLAN = (
+    "Kaplan et al. 2020, Scaling laws for neural language models; E is fitted, theirs is 0"
+)
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
@@ -225,7 +231,13 @@ def optimum_of(law: Law, budget: float, per_param_token: float) -> list[Quantity
         return quantities
     return [
         Quantity(N_OPT, "exponent", "N_opt grows as C to this power", share, both),
-        Quantity(D_OPT, "exponent", "D_opt grows as C to this power", lambda values: 1 - share(values), both),
+        Quantity(
+            D_OPT,
+            "exponent",
+            "D_opt grows as C to this power",
+            lambda values: 1 - share(values),
+            both,
+        ),
         *quantities,
     ]
 

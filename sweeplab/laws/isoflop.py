@@ -33,7 +33,9 @@ class IsoFlop:
     budgets: list[Plain]
 
 
-def isoflop(points: Points, budget: float | None = None, doubt: Reason | None = None) -> IsoFlop:
+def isoflop(
+    points: Points, budget: float | None = None, doubt: Reason | None = None
+) -> IsoFlop:
     """Return the compute-optimal size by curves at equal FLOPs.
 
     `budget` is the compute at which to give N_opt (the largest of the table when None); `doubt` is why every number is
@@ -44,13 +46,17 @@ def isoflop(points: Points, budget: float | None = None, doubt: Reason | None = 
     """
     for name in ("params", "flops"):
         if name not in points.columns:
-            raise BadInput(f"the compute-optimal size needs {name!r}; name its column with --columns")
+            raise BadInput(
+                f"the compute-optimal size needs {name!r}; name its column with --columns"
+            )
     groups = _budgets(points)
     if len(groups) < FEWEST_VALUES:
         few = f"{several(len(groups), 'budget')} with {SIZES} sizes or more at equal FLOPs"
         raise BadInput(f"{few}; {FEWEST_VALUES} are needed")
     rows = np.concatenate(groups)
-    log_n, log_c, log_loss = (np.log(points.columns[name]) for name in ("params", "flops", "loss"))
+    log_n, log_c, log_loss = (
+        np.log(points.columns[name]) for name in ("params", "flops", "loss")
+    )
     runs = SearchedRuns(
         names=("params",),
         sizes=("flops",),
@@ -70,10 +76,14 @@ def isoflop(points: Points, budget: float | None = None, doubt: Reason | None = 
     size = surface.optimum({"flops": math.log(at)}, scatters=False)[:, 0]
     about = f"the parameters of lowest loss for {at:.3g} FLOPs"
     numbers = {
-        N_OPT: searched.entry("exponent", surface.exponents[:, 0, 0], "N_opt grows as C to this power"),
+        N_OPT: searched.entry(
+            "exponent", surface.exponents[:, 0, 0], "N_opt grows as C to this power"
+        ),
         "N_opt": searched.entry("hyperparameter", size, about),
     }
-    return IsoFlop(numbers, [_minimum(points, each, searched, c) for c, each in enumerate(groups)])
+    return IsoFlop(
+        numbers, [_minimum(points, each, searched, c) for c, each in enumerate(groups)]
+    )
 
 
 def _budgets(points: Points) -> list[Index]:
@@ -88,7 +98,11 @@ def _minimum(points: Points, rows: Index, searched: Searched, c: int) -> Plain:
     """A budget with its minimum, None where that is not seen, and its curve over the rows that count."""
     surface, best = searched.surface, searched.cell(c)
     counts = surface.used & (surface.runs.cell == c)
-    x, middle, bend = surface.runs.x[counts, 0], math.log(best["value"]), float(np.median(surface.bend))
+    x, middle, bend = (
+        surface.runs.x[counts, 0],
+        math.log(best["value"]),
+        float(np.median(surface.bend)),
+    )
     level = float((surface.runs.y[counts] - bend * (x - middle) ** 2 / 2).mean())
     sizes = np.linspace(x.min(), x.max(), 40)
     loss = np.exp(level + bend * (sizes - middle) ** 2 / 2)

@@ -31,7 +31,8 @@ MOST = 2000  # candidates
 MOST_RUNS, MOST_EACH = 12, 4  # runs, and runs of one candidate
 # Of a run besides its FLOPs, as a share of the budget over the most runs: tiny runs are not free.
 _RUN_PRICE = 0.3
-_NEAR_PATH = 1.5  # the factor of tokens per parameter within which candidates follow a table's path
+# The factor of tokens per parameter within which candidates follow a table's path.
+_NEAR_PATH = 1.5
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def of_points(points: Points, budget: float) -> Candidates:
     """
     missing = " and ".join(name for name in ("params", "tokens") if name not in points.columns)
     if missing:
-        raise BadInput(f"the next runs are chosen by params and tokens; the table has no {missing}")
+        raise BadInput(
+            f"the next runs are chosen by params and tokens; the table has no {missing}"
+        )
     n, path = points.columns["params"], path_of(points)
     ratio = points.columns["tokens"] / n
     ratios = np.geomspace(ratio.min(), ratio.max(), 9)
@@ -105,8 +108,14 @@ class NextRuns:
         shown = math.exp if self.quantity.is_log else float
         runs = []
         for place in np.flatnonzero(self.counts):
-            sizes = {name: float(self.candidates.columns[name][place]) for name in ("params", "tokens")}
-            times, flops = int(self.counts[place]), float(self.counts[place] * self.candidates.cost[place])
+            sizes = {
+                name: float(self.candidates.columns[name][place])
+                for name in ("params", "tokens")
+            }
+            times, flops = (
+                int(self.counts[place]),
+                float(self.counts[place] * self.candidates.cost[place]),
+            )
             run: Plain = sizes | {"times": times, "flops": flops}
             if self.candidates.cells:
                 run["cell"] = dict(self.candidates.cells[place])
@@ -154,7 +163,11 @@ def next_runs(
     Raises:
         BadInput: the law has no such number or uses a column that candidates lack, or no candidate tells more.
     """
-    fitted, points, quantity = assessment.fit, assessment.points, find_quantity(assessment, name)
+    fitted, points, quantity = (
+        assessment.fit,
+        assessment.points,
+        find_quantity(assessment, name),
+    )
     budget = flops
     if budget is None:
         budget = float((points.columns["flops"] * points.weights).sum()) / 2
@@ -165,7 +178,9 @@ def next_runs(
         )
     counts = _chosen(fitted, quantity, candidates, budget)
     if not counts.any():
-        raise BadInput(f"no candidate within {budget:.3g} FLOPs makes {quantity.name} more certain")
+        raise BadInput(
+            f"no candidate within {budget:.3g} FLOPs makes {quantity.name} more certain"
+        )
     now = _half_width(fitted, quantity)
     then = _imagined(points, fitted, quantity, candidates, counts)
     return NextRuns(quantity, budget, candidates, counts, now, then)
@@ -211,7 +226,8 @@ def _imagined(
         loss = losses[draw] * np.exp(noise * random.standard_normal(len(rows)))
         new = columns | {"loss": loss}
         whole = {
-            name: np.append(points.columns[name], new[name]) for name in new.keys() & points.columns.keys()
+            name: np.append(points.columns[name], new[name])
+            for name in new.keys() & points.columns.keys()
         }
         weights = np.append(points.weights, np.full(len(rows), candidates.weight))
         halves.append(_half_width(fit(Points(whole, weights), fitted.law), quantity))

@@ -50,7 +50,9 @@ Sizes = Mapping[str, Array]
 # How the points of a table were tuned: each by a search of its own, all by one setting, or it is not known.
 EACH, SHARED, UNKNOWN = TUNED = "each", "shared", "unknown"
 SAID = "as --tuned says"
-_SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
+_SEED = re.compile(
+    r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE
+)
 _RUN = re.compile(r"(.*[^a-z])?run([ _-]?(id|name))?", re.IGNORECASE)
 _ONCE = 1.02  # passes over a text that count as one
 # That a column must span: N grows as n_layer and as the square of n_embd.
@@ -58,7 +60,8 @@ DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0, "n_embd": 0.4, "n_layer":
 LINES = (("tokens", "params"), ("n_embd", "n_layer"))  # that rows may lie near
 SPREAD = 0.5  # the least sd of log(D/N), or across any other line of log D against log N
 ON_PATH = 0.1  # the largest sd of log tokens around a path, and its share of their range
-STRAIGHT = 0.05  # the largest difference of a fitted slope from 1 on a path of as many tokens a parameter
+# The largest difference of a fitted slope from 1 on a path of as many tokens a parameter.
+STRAIGHT = 0.05
 STANDS = 2 / 3  # the share of these that must remain without any one row
 
 
@@ -108,7 +111,9 @@ class Points:
     @property
     def sizes(self) -> Sizes:
         """Return the columns that a law may use: those by role, and the shape if all rows have it."""
-        whole = {name: column for name, column in self.shape.items() if np.isfinite(column).all()}
+        whole = {
+            name: column for name, column in self.shape.items() if np.isfinite(column).all()
+        }
         return {**self.columns, **whole}
 
     def tuned_as(self, how: str | None) -> Points:
@@ -152,7 +157,11 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         BadInput: a column that is missing or has a cell that is not a positive number; implausible numbers, such as N
             and D swapped or rows in two units; no usable row; rows at one point of which no column says why.
     """
-    chosen, known, ended = counting.conventions, [str(name) for name in frame], ended_rows(frame)
+    chosen, known, ended = (
+        counting.conventions,
+        [str(name) for name in frame],
+        ended_rows(frame),
+    )
     if chosen.at:
         raise BadInput(
             f"{source}: --count at={chosen.at} needs a study's runs; --columns loss=COLUMN names a loss"
@@ -167,7 +176,9 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
     for role in ("params", "loss"):
         if getattr(chosen, role):
             meanings[role] += f", {CHOICES[role][getattr(chosen, role)]} as --count says"
-    taken = {column.name for column in read.values()} | {wanted.get(role, role) for role in points.shape}
+    taken = {column.name for column in read.values()} | {
+        wanted.get(role, role) for role in points.shape
+    }
     others = [name for name in known if name not in taken]
     points = replace(points, conventions=meanings)
     points = points.left_out("not ended", len(frame) - len(ended))
@@ -189,7 +200,11 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
     undeclared = []
     if "params" in wanted and not chosen.params:
         undeclared.append("params")
-    if {*wanted} >= {"params", "tokens"} and "flops" not in wanted and not says_unit(wanted["tokens"]):
+    if (
+        {*wanted} >= {"params", "tokens"}
+        and "flops" not in wanted
+        and not says_unit(wanted["tokens"])
+    ):
         ratio = float(np.median(points.columns["tokens"] / points.columns["params"]))
         if ratio * 1e3 <= MOST_PER_PARAM or ratio / 1e3 >= FEWEST_PER_PARAM:
             undeclared.append("tokens")
@@ -197,7 +212,11 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
 
 
 def points_of(
-    frame: pd.DataFrame, columns: Mapping[str, str], source: str, weights: Array, names: Sequence[str]
+    frame: pd.DataFrame,
+    columns: Mapping[str, str],
+    source: str,
+    weights: Array,
+    names: Sequence[str],
 ) -> Points:
     """Return the points of counted runs by the columns' names, with the weight and the name of each row.
 
@@ -214,14 +233,21 @@ def _usable(
     """The points of all rows that can be used, which rows these are, [n], and all columns as read."""
     import pandas as pd
 
-    read = read_columns(frame, {role: name for role, name in columns.items() if role not in SHAPE}, source)
+    read = read_columns(
+        frame, {role: name for role, name in columns.items() if role not in SHAPE}, source
+    )
     table = pd.DataFrame({role: column.values for role, column in read.items()})
     finite = np.isfinite(table.to_numpy()).all(1)
     again = finite & table.duplicated().to_numpy()
     counts = {"not finite": int((~finite).sum()), "duplicate": int(again.sum())}
-    dropped, keep = {reason: count for reason, count in counts.items() if count}, finite & ~again
+    dropped, keep = (
+        {reason: count for reason, count in counts.items() if count},
+        finite & ~again,
+    )
     if not keep.any():
-        raise BadInput(f"{source}: no row can be used: {counts_in_words(dropped) or 'there is none'}")
+        raise BadInput(
+            f"{source}: no row can be used: {counts_in_words(dropped) or 'there is none'}"
+        )
     kept = {role: column.values[keep] for role, column in read.items()}
     conventions = {role: column.words for role, column in read.items()}
     if "flops" not in kept and {"params", "tokens"} <= kept.keys():
@@ -243,7 +269,9 @@ def _numbered(keys: Sequence[Any]) -> Index:
     """The number of each row's distinct tuple of keys, [n]."""
     import pandas as pd
 
-    groups = pd.DataFrame(dict(enumerate(keys))).groupby([*range(len(keys))], sort=False, dropna=False)
+    groups = pd.DataFrame(dict(enumerate(keys))).groupby(
+        [*range(len(keys))], sort=False, dropna=False
+    )
     return np.asarray(groups.ngroup(), np.intp)
 
 
@@ -257,7 +285,9 @@ def _last_of_runs(points: Points, run: pd.Series[Any]) -> Rows:
     return np.asarray(run.isna().to_numpy() | (tokens >= longest), bool)
 
 
-def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: str, source: str) -> Points:
+def _combined(
+    points: Points, frame: pd.DataFrame, others: Sequence[str], how: str, source: str
+) -> Points:
     """Take the best row of each N, D, C and shape, or the mean of its seeds.
 
     `frame` has the points' rows, `others` are its columns that may be settings. Rows that differ only in a seed are
@@ -288,9 +318,19 @@ def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: s
         )
     is_best = how == "best" or (bool(searched) and how != "mean")
     # Rows of one run, and of one point.
-    run, words, away, differ = point, "the mean of the rows", "averaged with another row of its point", seeds
+    run, words, away, differ = (
+        point,
+        "the mean of the rows",
+        "averaged with another row of its point",
+        seeds,
+    )
     if is_best:
-        run, words, away, differ = np.arange(points.n), "the best", "not the best of its point", searched
+        run, words, away, differ = (
+            np.arange(points.n),
+            "the best",
+            "not the best of its point",
+            searched,
+        )
         if seeds:
             run = _numbered([point, *(frame[name].to_numpy() for name in searched)])
     rows = pd.DataFrame(
@@ -312,7 +352,10 @@ def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: s
     words += " at each point"
     if differ:
         words += f", which differ in {several_named(differ)}"
-    conventions = {**points.conventions, "rows": f"{words} ({where}); --count rows=all takes every row"}
+    conventions = {
+        **points.conventions,
+        "rows": f"{words} ({where}); --count rows=all takes every row",
+    }
     kept = replace(kept, seed_spread=spread, weights=weights, conventions=conventions)
     if is_best:
         return replace(kept, tuned=EACH, tuned_why="the best of several rows a point")
@@ -328,12 +371,16 @@ def design(points: Points, columns: Sequence[str]) -> dict[str, float]:
     for name in columns:
         logs = np.sort(np.log10(points.sizes[name]))
         measures[f"decades of {name}"] = float(logs[-1] - logs[0])
-        measures[f"decades of {name} but for one row"] = float(min(logs[-1] - logs[1], logs[-2] - logs[0]))
+        measures[f"decades of {name} but for one row"] = float(
+            min(logs[-1] - logs[1], logs[-2] - logs[0])
+        )
         measures[f"distinct {name}"] = float(1 + np.count_nonzero(np.diff(logs) > 1e-9))
     for one, other in LINES:
         if {one, other} <= {*columns}:
             name = f"sd across one line of {one} against {other}"
-            measures[name], measures[f"{name} but for one row"] = _across(points.sizes, one, other)
+            measures[name], measures[f"{name} but for one row"] = _across(
+                points.sizes, one, other
+            )
     return measures
 
 
@@ -365,7 +412,8 @@ class TokenPath:
             return False
         away = math.log(at["params"] / self.params)
         there = math.log(self.tokens) + self.slope * away
-        sd = self.spread * math.sqrt(1 + away**2 / self.squares)  # of rows, and of the line by its slope
+        # Of rows, and of the line by its slope.
+        sd = self.spread * math.sqrt(1 + away**2 / self.squares)
         return abs(math.log(at["tokens"]) - there) > max(ON_PATH, 3 * sd)
 
 
@@ -383,7 +431,9 @@ def path_of(points: Points) -> TokenPath | None:
         return None
     # A line through few rows lies closer to them than to others.
     spread *= math.sqrt(len(x) / max(len(x) - 2, 1))
-    return TokenPath(float(slope), math.exp(x.mean()), math.exp(y.mean()), spread, float(x.var() * len(x)))
+    return TokenPath(
+        float(slope), math.exp(x.mean()), math.exp(y.mean()), spread, float(x.var() * len(x))
+    )
 
 
 def _across(columns: Sizes, *names: str) -> tuple[float, float]:

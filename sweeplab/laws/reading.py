@@ -30,7 +30,9 @@ def read_frame(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     if not is_table(path):
-        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(_READERS)))
+        raise BadInput(
+            Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(_READERS))
+        )
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise BadInput(Problem("is no file", file=path))
     read = _READERS[path.suffix.lower()]
@@ -40,12 +42,18 @@ def read_frame(path: Path) -> pd.DataFrame:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
     # Of pandas, Arrow, decoders and JSON.
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: is not a table: {str(error).strip().splitlines()[0]}") from error
+        raise BadInput(
+            f"{path}: is not a table: {str(error).strip().splitlines()[0]}"
+        ) from error
     names = [str(column) for column in frame]
     repeated = next((column for column in names if names.count(column) > 1), None)
     if repeated is not None:
-        places = " and ".join(str(at) for at, column in enumerate(names, 1) if column == repeated)
-        raise BadInput(f"{path}: columns {places} are both named {repeated!r}; rename one of them")
+        places = " and ".join(
+            str(at) for at, column in enumerate(names, 1) if column == repeated
+        )
+        raise BadInput(
+            f"{path}: columns {places} are both named {repeated!r}; rename one of them"
+        )
     return frame
 
 
@@ -67,13 +75,20 @@ def _read_csv(text: str) -> pd.DataFrame:
     """The table of a text; lines that begin with # are comments."""
     import pandas as pd
 
-    lines = ["" if line.lstrip().startswith("#") else line for line in text.replace("\r\n", "\n").split("\n")]
+    lines = [
+        "" if line.lstrip().startswith("#") else line
+        for line in text.replace("\r\n", "\n").split("\n")
+    ]
     header = next((line.strip() for line in lines if line.strip()), "")
     separator = max(",;\t", key=header.count)
     if header.count(separator) > MOST_COLUMNS:
         raise ValueError(f"it has more than {MOST_COLUMNS:,} columns")
-    names = pd.read_csv(io.StringIO(header), sep=separator, header=None, dtype=str, keep_default_na=False)
-    frame = pd.read_csv(io.StringIO("\n".join(lines)), sep=separator, skipinitialspace=True, low_memory=False)
+    names = pd.read_csv(
+        io.StringIO(header), sep=separator, header=None, dtype=str, keep_default_na=False
+    )
+    frame = pd.read_csv(
+        io.StringIO("\n".join(lines)), sep=separator, skipinitialspace=True, low_memory=False
+    )
     if not frame.index.equals(pd.RangeIndex(len(frame))):
         raise ValueError("its rows have more cells than its first line has names")
     frame.columns = names.iloc[0].str.strip()  # pandas would rename a name that occurs twice

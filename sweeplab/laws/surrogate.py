@@ -34,7 +34,8 @@ MOST_FITTED = 200
 # It is conditioned on at most this many rows.
 MOST_ROWS = 600
 _JITTER = 1e-8
-_FARTHEST = 6.0  # standard deviations of a hyperparameter's prior: beyond, exponentials may overflow
+# Standard deviations of a hyperparameter's prior: beyond, exponentials may overflow.
+_FARTHEST = 6.0
 # Priors: the center of a log, and its standard deviation.
 _SEARCHED_SCALE, _SIZE_SCALE = (0.0, 0.5), (math.log(2.0), 0.7)
 _DEPARTURE, _RESPONSE = (math.log(0.05), 0.7), (math.log(0.1), 0.7)
@@ -133,8 +134,13 @@ class Surrogate:
 
     def expecting(self, x: Floats) -> Surrogate:
         """Return the surrogate if runs at these points ended with their expected losses (the kriging believer)."""
-        y, extra = np.append(self.y, self.predict(x).mean), np.append(self.extra, np.zeros(len(x)))
-        return _conditioned(self.columns, self.scales, np.vstack([self.x, x]), y, extra, self.center)
+        y, extra = (
+            np.append(self.y, self.predict(x).mean),
+            np.append(self.extra, np.zeros(len(x))),
+        )
+        return _conditioned(
+            self.columns, self.scales, np.vstack([self.x, x]), y, extra, self.center
+        )
 
 
 def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
@@ -150,7 +156,9 @@ def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
     return _fitted_scales(columns, x, y - y.mean(), robust, center, sd)
 
 
-def condition(columns: Columns, scales: Scales, x: Floats, y: Floats, extra: Floats) -> Surrogate:
+def condition(
+    columns: Columns, scales: Scales, x: Floats, y: Floats, extra: Floats
+) -> Surrogate:
     """Return the process given rows as in `fit_scales`; rows far from what all others predict count less."""
     center = float(y.mean())
     surrogate = _conditioned(columns, scales, x, y, extra, center)
@@ -212,7 +220,9 @@ def _fitted_scales(
         inverse = _inverse(lower)
         weights = inverse @ y
         outer = np.outer(weights, weights) - inverse  # twice the gradient by the covariance
-        by_length = np.tensordot(scaled, outer * decayed * (1 + root) * (5 / 3), axes=([1, 2], [0, 1]))
+        by_length = np.tensordot(
+            scaled, outer * decayed * (1 + root) * (5 / 3), axes=([1, 2], [0, 1])
+        )
         by_noise = 2 * noise * outer[rows, rows]
         gradient = np.concatenate(
             [

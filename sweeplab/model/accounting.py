@@ -21,7 +21,12 @@ from functools import lru_cache
 from sweeplab.model.attention import POSITION_TABLES, n_weights, windows
 from sweeplab.model.shape import ModelShape, Side, cost, module_parameters
 
-EMBEDDINGS = ("token_embedding", "source_embedding", "position_embedding", "token_type_embedding")
+EMBEDDINGS = (
+    "token_embedding",
+    "source_embedding",
+    "position_embedding",
+    "token_type_embedding",
+)
 # Rows of activations, and elements of a weight, from which bfloat16 is faster on a CPU with matrix units.
 HALF_FROM_ROWS, HALF_FROM_WEIGHTS = 256, 6_144
 COMPONENTS = (
@@ -156,7 +161,9 @@ def n_params_non_embedding(shape: ModelShape) -> int:
     return n_params(shape) - sum(counts[name] for name in EMBEDDINGS)
 
 
-def _blocks(shape: ModelShape, length: int, source_length: int) -> Iterator[tuple[Side, int, int]]:
+def _blocks(
+    shape: ModelShape, length: int, source_length: int
+) -> Iterator[tuple[Side, int, int]]:
     """Yield each block's side, the tokens that it reads, and its attention weights per sequence and head."""
     for side in shape.of_family.sides:
         n = source_length if shape.of_family.reads_source and not side.has_cross else length
@@ -178,14 +185,18 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
         feed_forward += 2 * c * shape.n_expert
     total = 2 * length * c * (shape.vocab_size + c * shape.of_family.transforms)
     for side, n, weights in _blocks(shape, length, source_length):
-        total += n * (2 * c * (query_width + 2 * key_width) + 2 * query_width * c + feed_forward)
+        total += n * (
+            2 * c * (query_width + 2 * key_width) + 2 * query_width * c + feed_forward
+        )
         total += 4 * weights * query_width
         if side.has_cross:
             total += 2 * n * 2 * c * query_width + 2 * source_length * c * 2 * key_width
     return total
 
 
-def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, value_bytes: int = 4) -> int:
+def activation_bytes(
+    shape: ModelShape, length: int, source_length: int = 0, value_bytes: int = 4
+) -> int:
     """Estimate the bytes that the forward pass of one sequence saves for the backward pass, value_bytes per number."""
     if shape.is_plugin:
         return cost(shape, length).saved * value_bytes

@@ -96,8 +96,12 @@ def added_positions(
     if shape.positions != "sinusoidal":
         return None
     column = torch.arange(shape.n_embd, device=like.device)
-    position = torch.arange(positions.start, positions.stop, device=like.device, dtype=torch.float64)
-    angles = position[:, None] * SINUSOIDAL_BASE ** (-(column - column % 2).double() / shape.n_embd)
+    position = torch.arange(
+        positions.start, positions.stop, device=like.device, dtype=torch.float64
+    )
+    angles = position[:, None] * SINUSOIDAL_BASE ** (
+        -(column - column % 2).double() / shape.n_embd
+    )
     return torch.where(column % 2 == 0, angles.sin(), angles.cos()).to(like.dtype)[None, None]
 
 
@@ -106,7 +110,9 @@ def rotation(shape: ModelShape, positions: range, like: Tensor) -> Turns:
     import torch
 
     half, n_turned = shape.rotary_columns // 2, shape.n_head + shape.n_kv_head
-    position = torch.arange(positions.start, positions.stop, device=like.device, dtype=torch.float64)
+    position = torch.arange(
+        positions.start, positions.stop, device=like.device, dtype=torch.float64
+    )
     pair = torch.arange(half, device=like.device, dtype=torch.float64)
     angles = (position[:, None] * shape.rotary_base ** (-pair / half))[:, None]
     cos, sin = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
@@ -138,17 +144,27 @@ def buckets(distances: Int[Tensor, "*n"], shape: ModelShape, causal: bool) -> In
         first, steps = count * (distances < 0), distances.abs()
     exact = count // 2
     # In float32 as in T5, because the boundaries of the buckets depend on the precision.
-    share = (steps.clamp(min=1).float() / exact).log() / math.log(shape.relative_max_distance / exact)
+    share = (steps.clamp(min=1).float() / exact).log() / math.log(
+        shape.relative_max_distance / exact
+    )
     far = (exact + (share * (count - exact)).long()).clamp(max=count - 1)
     return first + torch.where(steps < exact, steps, far)
 
 
 def position_bias(
-    w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Int[Tensor, "*distances"]
+    w: Weights,
+    shape: ModelShape,
+    prefix: str,
+    causal: bool,
+    distances: Int[Tensor, "*distances"],
 ) -> Float[Tensor, "n H *distances"]:
     """Return the bias of scores for distances [...], with alibi or relative positions."""
     if shape.positions == "alibi":
-        slope = w["token_embedding"].new_tensor(slopes(shape.n_head)).view(-1, *[1] * distances.ndim)
+        slope = (
+            w["token_embedding"]
+            .new_tensor(slopes(shape.n_head))
+            .view(-1, *[1] * distances.ndim)
+        )
         return (-slope * distances.abs())[None]
     table = w[f"{prefix}relative_bias"]
     rows = buckets(distances, shape, causal).flatten()
@@ -176,7 +192,11 @@ class AttentionMask:
         return None if self.causal else self.present
 
     def additive_mask(
-        self, window: int | None, n: int, distances: Int[Tensor, "T S"], hidden: Bool[Tensor, "T S"] | None
+        self,
+        window: int | None,
+        n: int,
+        distances: Int[Tensor, "T S"],
+        hidden: Bool[Tensor, "T S"] | None,
     ) -> Float[Tensor, "n H T S"]:
         """Return the biases of scores [n, H, T, S], -inf for hidden keys and padding; layers share them."""
         if window not in self._additive_masks:
@@ -240,7 +260,9 @@ def attend_cached(
         if q.shape[2] > 1:  # else the query attends to all cached keys
             allowed = (distances >= 0) & (distances < (window or k.shape[2]))
         if mask.bias:
-            allowed = mask.additive_mask(window, len(q), distances, None if allowed is None else ~allowed)
+            allowed = mask.additive_mask(
+                window, len(q), distances, None if allowed is None else ~allowed
+            )
         kernel = torch.nn.functional.scaled_dot_product_attention
         output = kernel(q, repeated, repeat_kv(v, q.shape[1]), attn_mask=allowed)
     if window is not None:
@@ -260,14 +282,18 @@ def n_weights(n_queries: int, n_keys: int, causal: bool, window: int | None = No
     return n_blocks * width * width * (2 if causal else 3)
 
 
-def repeat_kv(x: Float[Tensor, "KB G *rest"], n_head: int) -> Float[Tensor, "KB {n_head} *rest"]:
+def repeat_kv(
+    x: Float[Tensor, "KB G *rest"], n_head: int
+) -> Float[Tensor, "KB {n_head} *rest"]:
     """Repeat each key or value head for all query heads that share it."""
     if x.shape[1] == n_head:
         return x
     return x.repeat_interleave(n_head // x.shape[1], dim=1)
 
 
-def distance_matrix(q: Float[Tensor, "KB H T D"], k: Float[Tensor, "KB H S D"]) -> Int[Tensor, "T S"]:
+def distance_matrix(
+    q: Float[Tensor, "KB H T D"], k: Float[Tensor, "KB H S D"]
+) -> Int[Tensor, "T S"]:
     """Return each query position minus each key position; the last query has the position of the last key."""
     import torch
 
@@ -281,7 +307,9 @@ def scores(q: Float[Tensor, "*n T D"], k: Float[Tensor, "*n S D"]) -> Float[Tens
     return q.matmul(k.transpose(-1, -2)).mul_(1.0 / math.sqrt(q.shape[-1]))
 
 
-def softmax_(scores: Float[Tensor, "*n T S"], hidden: Bool[Tensor, "..."] | None) -> Float[Tensor, "*n T S"]:
+def softmax_(
+    scores: Float[Tensor, "*n T S"], hidden: Bool[Tensor, "..."] | None
+) -> Float[Tensor, "*n T S"]:
     """Return the softmax over the scores that are not hidden; overwrites the scores.
 
     Hidden scores become the smallest finite number: with -inf, rows in which padding hides all keys would be NaN.
@@ -315,7 +343,9 @@ def _attend_to_all(q: Query, k: Key, v: Value, mask: AttentionMask, drop: Drop) 
     return torch.matmul(drop(weights) if drop else weights, v)
 
 
-def _attend_nearby(q: Query, k: Key, v: Value, mask: AttentionMask, window: int, drop: Drop) -> Out:
+def _attend_nearby(
+    q: Query, k: Key, v: Value, mask: AttentionMask, window: int, drop: Drop
+) -> Out:
     """Attend to positions less than `window` away (Beltagy et al., "Longformer", 2020), at a cost of O(T).
 
     It is computed in blocks as wide as the window. The queries of a block attend to the keys of their own block and of
@@ -366,26 +396,30 @@ def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
 # ------------------------------------------------------------------ the attention of a model
 
 ATTENTION = ("full", "local")
-KNOWN_KINDS = (
-    "attention must be full or local: strided and linear are removed, their runs are shown from their records"
-)
+KNOWN_KINDS = "attention must be full or local: strided and linear are removed, their runs are shown from their records"
 # All conditions on a model's shape.
 SHAPE_REQUIREMENTS = (
     *GENERAL,
-    requirement(KNOWN_KINDS, "attention", lambda shape: shape.is_plugin or shape.attention in ATTENTION),
+    requirement(
+        KNOWN_KINDS, "attention", lambda shape: shape.is_plugin or shape.attention in ATTENTION
+    ),
     requirement(
         "relative positions need an even relative_buckets, and relative_max_distance above half of it",
         "positions relative_buckets relative_max_distance",
         lambda shape: (
             shape.positions != "relative"
-            or (shape.relative_buckets % 2 == 0 and shape.relative_max_distance > shape.relative_buckets // 2)
+            or (
+                shape.relative_buckets % 2 == 0
+                and shape.relative_max_distance > shape.relative_buckets // 2
+            )
         ),
     ),
     requirement(
         "rotary positions rotate pairs of a head's columns: head_dim must be even, and so must its rotary_share",
         "positions head_dim rotary_share n_embd n_head",
         lambda shape: (
-            shape.positions != "rotary" or (shape.rotary_columns > 0 and shape.rotary_columns % 2 == 0)
+            shape.positions != "rotary"
+            or (shape.rotary_columns > 0 and shape.rotary_columns % 2 == 0)
         ),
     ),
 )
@@ -418,9 +452,13 @@ def query_factor(shape: ModelShape) -> float:
     """
     if shape.parametrization == "mup":
         return math.sqrt(shape.mup_base_head_dim / shape.head_dim)
-    return math.sqrt(shape.head_dim / shape.n_embd) if shape.attention_scale == "n_embd" else 1.0
+    return (
+        math.sqrt(shape.head_dim / shape.n_embd) if shape.attention_scale == "n_embd" else 1.0
+    )
 
 
 def why_not(shape: ModelShape) -> str | None:
     """Return why a model of this shape is impossible, or None."""
-    return next((condition.text for condition in SHAPE_REQUIREMENTS if not condition.holds(shape)), None)
+    return next(
+        (condition.text for condition in SHAPE_REQUIREMENTS if not condition.holds(shape)), None
+    )

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     Chosen = Int[Tensor, "K N A"]
     Out = Float[Tensor, "KB H T D"]  # of attention
     # Queries, keys and values.
-    Heads = tuple[Float[Tensor, "KB H T D"], Float[Tensor, "KB G S D"], Float[Tensor, "KB G S D"]]
+    Heads = tuple[
+        Float[Tensor, "KB H T D"], Float[Tensor, "KB G S D"], Float[Tensor, "KB G S D"]
+    ]
 
 Weights = Mapping[str, Tensor]
 # The encoder's output [K, B*S, C], and the mask of the source.
@@ -74,7 +76,9 @@ def _splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def element_hashes(count: int, device: torch.device) -> Int[Tensor, "{count}"]:
     """Return int32 hashes of the elements 0, 1, 2 …; steps only read them, so they are computed once."""
     mixed = _splitmix(np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
-    return torch.from_numpy((mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(device)
+    return torch.from_numpy((mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(
+        device
+    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,9 @@ def mask_inputs(
     """
     with np.errstate(over="ignore"):
         state = np.array(seeds, np.uint64) + np.array(iterations, np.uint64) * _GOLDEN
-        numbers = np.array([site.index + 1 for site in sites], np.uint64) * np.uint64(0xD1B54A32D192ED03)
+        numbers = np.array([site.index + 1 for site in sites], np.uint64) * np.uint64(
+            0xD1B54A32D192ED03
+        )
         keys = _splitmix(_splitmix(state)[:, None] + numbers) >> np.uint64(32)
     by_run = tuple(tuple([run.get(site.kind, 0.0) for site in sites]) for run in rates)
     return MaskInputs(
@@ -129,7 +135,9 @@ class Dropout:
     `elements` has the hashes of at least as many elements as a run has at one site.
     """
 
-    def __init__(self, inputs: MaskInputs, sites: Iterable[str], elements: Int[Tensor, "n"]) -> None:
+    def __init__(
+        self, inputs: MaskInputs, sites: Iterable[str], elements: Int[Tensor, "n"]
+    ) -> None:
         self._elements, self._n_runs = elements, inputs.keys.shape[0]
         columns = zip(*(torch.split(part, 1, dim=1) for part in inputs), strict=True)
         self._dropped = dict(zip(sites, columns, strict=True))
@@ -147,7 +155,8 @@ class Dropout:
         keys, threshold, scale = self._dropped[site]
         hashed = self._elements[:count] ^ keys
         hashed.mul_(_MIX[0])
-        hashed ^= hashed >> 15  # an arithmetic shift clears the sign bit; the next product sets it again
+        # An arithmetic shift clears the sign bit; the next product sets it again.
+        hashed ^= hashed >> 15
         hashed.mul_(_MIX[1])
         mask: Tensor = (hashed >= threshold) * scale
         return mask
@@ -176,7 +185,9 @@ class KVCache:
 
     def reorder(self, rows: Int[Tensor, "B"]) -> None:
         """Keep these of a single run's sequences, each as often as `rows` lists it."""
-        self.cached = {name: tuple(part[rows] for part in cached) for name, cached in self.cached.items()}
+        self.cached = {
+            name: tuple(part[rows] for part in cached) for name, cached in self.cached.items()
+        }
 
 
 class Normed(NamedTuple):
@@ -255,7 +266,9 @@ class Pass:
         x = self.linear(name, normed)
         return x.float() if self.mixed else x
 
-    def attend(self, name: str, heads: Heads, mask: AttentionMask, window: int | None = None) -> Out:
+    def attend(
+        self, name: str, heads: Heads, mask: AttentionMask, window: int | None = None
+    ) -> Out:
         """Return the attention output of all heads, before the output projection."""
         factor, (q, k, v) = query_factor(self.shape), heads
         if factor != 1.0:
@@ -300,7 +313,9 @@ def product(
     if normed.gain is not None:
         weight = normed.gain[:, :, None] * weight
     if mixed and is_large_product(x.shape[1], weight.shape[1] * weight.shape[2]):
-        return _affine(x.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16())
+        return _affine(
+            x.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16()
+        )
     if x.dtype != weight.dtype:  # x is the result of a bfloat16 product
         x = x.to(weight.dtype)
     return _affine(x, weight, bias)
@@ -317,7 +332,9 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def forward_side(p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, source: Source | None) -> Normed:
+def forward_side(
+    p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, source: Source | None
+) -> Normed:
     """Return a side's output for tokens, [K, N, C], after the final norm where the model has one."""
     x = _embed(p, side, tokens)
     for layer, window in enumerate(windows(p.shape, side)):
@@ -344,7 +361,8 @@ def _embed(p: Pass, side: Side, tokens: Tokens) -> Stream:
         x = x + p.note(f"{prefix}position_embedding", added.expand_as(x))
     if shape.n_token_types:
         name = f"{prefix}token_type_embedding"
-        x = x + p.note(name, p.w[name][:, None, :1].expand_as(x))  # all tokens have the first type
+        # All tokens have the first type.
+        x = x + p.note(name, p.w[name][:, None, :1].expand_as(x))
     x = p.note(f"{prefix}embedding", x).view(n_runs, n_sequences * length, c)
     if shape.embedding_norm:
         x = p.normalize(f"{prefix}embedding_norm", x).affine()
@@ -352,7 +370,12 @@ def _embed(p: Pass, side: Side, tokens: Tokens) -> Stream:
 
 
 def _block(
-    p: Pass, name: str, window: int | None, x: Stream, mask: AttentionMask, source: Source | None
+    p: Pass,
+    name: str,
+    window: int | None,
+    x: Stream,
+    mask: AttentionMask,
+    source: Source | None,
 ) -> Stream:
     attend = partial(self_attention, p, f"{name}.attention", mask, window)
     parts: dict[str, Callable[[Normed], Tensor]] = {"attention": attend}
@@ -375,12 +398,16 @@ def _block(
     return x
 
 
-def self_attention(p: Pass, name: str, mask: AttentionMask, window: int | None, normed: Normed) -> Stream:
+def self_attention(
+    p: Pass, name: str, mask: AttentionMask, window: int | None, normed: Normed
+) -> Stream:
     """Return the self-attention of each sequence, after the output projection."""
     shape = p.shape
     n_head, n_kv_head = shape.n_head, shape.n_kv_head
     x = p.float_linear(f"{name}.qkv", normed)
-    x, values = x.split_with_sizes([(n_head + n_kv_head) * shape.head_dim, n_kv_head * shape.head_dim], dim=2)
+    x, values = x.split_with_sizes(
+        [(n_head + n_kv_head) * shape.head_dim, n_kv_head * shape.head_dim], dim=2
+    )
     x = _normalize_heads(p, name, x, {"q": n_head, "k": n_kv_head})
     if shape.positions == "rotary":
         length = x.shape[1] // p.n_sequences
@@ -404,7 +431,9 @@ def cross_attention(
     The first call with a cache stores the keys and values of the source, [K*B, G, S, D].
     """
     n_kv_head = p.shape.n_kv_head
-    (q,) = _heads(p, _normalize_heads(p, name, p.float_linear(f"{name}.q", normed), {"q": p.shape.n_head}))
+    (q,) = _heads(
+        p, _normalize_heads(p, name, p.float_linear(f"{name}.q", normed), {"q": p.shape.n_head})
+    )
     cached = p.cache.cached if p.cache else {}
     if name not in cached:
         keys, values = p.float_linear(f"{name}.kv", Normed(source)).chunk(2, dim=2)
@@ -416,7 +445,9 @@ def cross_attention(
 
 def _heads(p: Pass, x: Product, counts: Sequence[int] = ()) -> tuple[Tensor, ...]:
     """Split x into groups of heads [K*B, count, T, D]."""
-    heads = x.reshape(p.n_runs * p.n_sequences, -1, x.shape[2] // p.shape.head_dim, p.shape.head_dim)
+    heads = x.reshape(
+        p.n_runs * p.n_sequences, -1, x.shape[2] // p.shape.head_dim, p.shape.head_dim
+    )
     return heads.transpose(1, 2).split_with_sizes([*counts] or [heads.shape[2]], dim=1)
 
 
@@ -438,7 +469,9 @@ def _out_projection(p: Pass, name: str, heads: Out) -> Stream:
 
 def feed_forward(p: Pass, name: str, normed: Normed) -> Stream:
     """Return a feed-forward layer's output: up projection, activation, down projection."""
-    hidden = _hidden(p.shape.activation, p.n_runs, lambda part: p.linear(f"{name}.{part}", normed))
+    hidden = _hidden(
+        p.shape.activation, p.n_runs, lambda part: p.linear(f"{name}.{part}", normed)
+    )
     return p.linear(f"{name}.down", Normed(p.note(f"{name}.hidden", hidden)))
 
 
@@ -467,18 +500,26 @@ def experts(p: Pass, name: str, present: Present, normed: Normed) -> Stream:
     counts = F.one_hot(chosen, p.shape.n_expert).sum(dim=(1, 2)).tolist()
     updates = []
     for run, tokens in enumerate(x.unbind()):
-        by_expert = torch.split(tokens.repeat_interleave(active, dim=0)[order[run]], counts[run])
-        outputs = torch.cat([_expert(p, name, run, expert, some) for expert, some in enumerate(by_expert)])
+        by_expert = torch.split(
+            tokens.repeat_interleave(active, dim=0)[order[run]], counts[run]
+        )
+        outputs = torch.cat(
+            [_expert(p, name, run, expert, some) for expert, some in enumerate(by_expert)]
+        )
         by_token = outputs[inverse[run]].view(-1, active, x.shape[-1])
         updates.append((by_token * shares[run][:, :, None]).sum(dim=1))
     return torch.stack(updates)
 
 
-def _expert(p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
+def _expert(
+    p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]
+) -> Float[Tensor, "n C"]:
     def weight(part: str) -> Tensor:
         return p.w[f"{name}.{part}.weight"][run, expert]
 
-    return torch.mm(_hidden(p.shape.activation, 1, lambda part: torch.mm(x, weight(part))), weight("down"))
+    return torch.mm(
+        _hidden(p.shape.activation, 1, lambda part: torch.mm(x, weight(part))), weight("down")
+    )
 
 
 def _route(p: Pass, name: str, present: Present, x: Stream) -> tuple[Shares, Chosen]:
@@ -499,7 +540,9 @@ def _route(p: Pass, name: str, present: Present, x: Stream) -> tuple[Shares, Cho
     if present is not None:
         counted = counted * present.view(p.n_runs, -1, 1)
     part = counted / counted.sum(dim=1, keepdim=True)
-    use = (F.one_hot(chosen, p.shape.n_expert).sum(dim=2) * part).sum(dim=1) / p.shape.n_expert_active
+    use = (F.one_hot(chosen, p.shape.n_expert).sum(dim=2) * part).sum(
+        dim=1
+    ) / p.shape.n_expert_active
     balance = p.shape.n_expert * (use * (probabilities * part).sum(dim=1)).sum(dim=1)
     z = ((logits - logits.log_softmax(dim=-1))[:, :, :1].square() * part).sum(dim=(1, 2))
     p.routings.append(Routing(balance, z))

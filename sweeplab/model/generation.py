@@ -34,12 +34,16 @@ class Reader:
     it then reads the last block_size tokens again for each new token, because their positions change.
     """
 
-    def __init__(self, transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int) -> None:
+    def __init__(
+        self, transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int
+    ) -> None:
         """Take the weights of a single run; ids below `n_tokens` represent text."""
         self.transformer, self.weights = transformer, weights
         device = next(iter(weights.values())).device
         self._start = torch.tensor([*prompt.start], device=device)
-        self._source = None if prompt.source is None else torch.tensor([[[*prompt.source]]], device=device)
+        self._source = (
+            None if prompt.source is None else torch.tensor([[[*prompt.source]]], device=device)
+        )
         self._suppressed = suppressed(transformer.shape.vocab_size, n_tokens, prompt).to(device)
         self._max_length = transformer.max_length
         self._cache = KVCache() if transformer.caches else None
@@ -48,7 +52,9 @@ class Reader:
     def __call__(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Return log-probabilities of the token after `tokens`, which must continue those of the last call."""
         n_sequences = len(tokens)
-        text = torch.cat([self._start.expand(n_sequences, -1), tokens.to(self._start.device)], dim=1)
+        text = torch.cat(
+            [self._start.expand(n_sequences, -1), tokens.to(self._start.device)], dim=1
+        )
         if self._max_length and text.shape[1] > self._max_length:
             text = text[:, -self._max_length :]
             self._cache = self._cache and KVCache()
@@ -68,7 +74,9 @@ class Reader:
 def suppressed(vocab_size: int, n_tokens: int, prompt: Prompt) -> Bool[Tensor, "V"]:
     """Return a mask of the ids that are never generated: all except text and the prompt's markers."""
     ids = torch.arange(vocab_size)
-    return (ids >= n_tokens) & ~torch.isin(ids, torch.tensor([*prompt.markers], dtype=torch.long))
+    return (ids >= n_tokens) & ~torch.isin(
+        ids, torch.tensor([*prompt.markers], dtype=torch.long)
+    )
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,9 @@ class TokenSampler:
         return int(torch.multinomial(probabilities, 1, generator=self._generator))
 
 
-def sample(next_: Next, sampler: TokenSampler, prompt: Prompt, max_new_tokens: int) -> Iterator[int]:
+def sample(
+    next_: Next, sampler: TokenSampler, prompt: Prompt, max_new_tokens: int
+) -> Iterator[int]:
     """Yield tokens as they are drawn, until the prompt's end token, its room or max_new_tokens is reached."""
     tokens: list[int] = []
     while len(tokens) < min(max_new_tokens, prompt.room or max_new_tokens):
@@ -190,7 +200,10 @@ def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) 
         ]
         done = sorted(done, key=lambda beam: -beam.score)[:n_beams]
         rows, texts, totals = (part[~is_end][:n_beams] for part in (rows, texts, totals))
-        is_final = len(done) == n_beams and float(totals[:1].sum()) / penalty(max_length) <= done[-1].score
+        is_final = (
+            len(done) == n_beams
+            and float(totals[:1].sum()) / penalty(max_length) <= done[-1].score
+        )
         if not len(rows) or is_final:
             break
         next_.reorder(rows)
@@ -216,7 +229,11 @@ def hole_scores(
 
 
 def fill(
-    transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int, sampler: TokenSampler
+    transformer: Transformer,
+    weights: Weights,
+    prompt: Prompt,
+    n_tokens: int,
+    sampler: TokenSampler,
 ) -> Sequence[int]:
     """Return the prompt's tokens after an encoder has filled every hole, the most certain one first.
 

@@ -63,7 +63,9 @@ class _TokenLosses(Function):
 class _NormalizedHeads(Function):
     @staticmethod
     @custom_fwd(device_type="cuda", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
-    def forward(ctx: Any, x: Row, gain: Float[Tensor, "K nD"], head_dim: int, eps: float) -> Row:
+    def forward(
+        ctx: Any, x: Row, gain: Float[Tensor, "K nD"], head_dim: int, eps: float
+    ) -> Row:
         ctx.head_dim, member = head_dim, _members(x, head_dim)
         scale = torch.bmm(x.square(), member).div_(head_dim).add_(eps).rsqrt_()
         scale = torch.bmm(scale, member.mT)

@@ -128,7 +128,9 @@ class _WeightList:
     def __init__(self, shape: ModelShape) -> None:
         self.shape, self._init = shape, shape.init
         self.weights: list[Weight] = []
-        self._n_residual = max(len(side.sub_layers) * shape.layers(side) for side in shape.of_family.sides)
+        self._n_residual = max(
+            len(side.sub_layers) * shape.layers(side) for side in shape.of_family.sides
+        )
 
     def table(self, name: str, rows: int, width: int) -> None:
         """Add a table [rows, width]: an embedding, relative biases, or an untied head."""
@@ -155,7 +157,12 @@ class _WeightList:
         self.weights.append(Weight(f"{name}.bias", (width,), std, uniform=True))
 
     def matrix(
-        self, name: str, *size: int, bias: bool = False, residual: bool = False, fan_out: int | None = None
+        self,
+        name: str,
+        *size: int,
+        bias: bool = False,
+        residual: bool = False,
+        fan_out: int | None = None,
     ) -> None:
         """Add a matrix [..., in, out] and its bias; `residual` matrices project back into the residual stream."""
         n_in, n_out = size[-2:]
@@ -171,7 +178,10 @@ class _WeightList:
 def declared(shape: ModelShape) -> list[Weight]:
     """Return a model's weights, in the order of the forward pass; a plugin's draws its own initial values."""
     if shape.is_plugin:
-        return [Weight(name, size, is_embedding=table) for name, size, table in module_parameters(shape)]
+        return [
+            Weight(name, size, is_embedding=table)
+            for name, size, table in module_parameters(shape)
+        ]
     listed = _WeightList(shape)
     listed.table("token_embedding", shape.vocab_size, shape.n_embd)
     if shape.has_source_embedding:
@@ -179,9 +189,13 @@ def declared(shape: ModelShape) -> list[Weight]:
     for side in shape.of_family.sides:
         if shape.positions in POSITION_TABLES:
             component, rows, width = POSITION_TABLES[shape.positions]
-            listed.table(f"{side.prefix}{component}", getattr(shape, rows), getattr(shape, width))
+            listed.table(
+                f"{side.prefix}{component}", getattr(shape, rows), getattr(shape, width)
+            )
         if shape.n_token_types:
-            listed.table(f"{side.prefix}token_type_embedding", shape.n_token_types, shape.n_embd)
+            listed.table(
+                f"{side.prefix}token_type_embedding", shape.n_token_types, shape.n_embd
+            )
         if shape.embedding_norm:
             listed.norm(f"{side.prefix}embedding_norm")
         for layer in range(shape.layers(side)):
@@ -200,13 +214,22 @@ def declared(shape: ModelShape) -> list[Weight]:
 
 def _block(listed: _WeightList, side: Side, block: str) -> None:
     shape = listed.shape
-    c, queries, keys = shape.n_embd, shape.n_head * shape.head_dim, shape.n_kv_head * shape.head_dim
-    projections = {"attention": {"qkv": queries + 2 * keys}, "cross": {"q": queries, "kv": 2 * keys}}
+    c, queries, keys = (
+        shape.n_embd,
+        shape.n_head * shape.head_dim,
+        shape.n_kv_head * shape.head_dim,
+    )
+    projections = {
+        "attention": {"qkv": queries + 2 * keys},
+        "cross": {"q": queries, "kv": 2 * keys},
+    }
     for part in side.sub_layers[:-1]:
         name = f"{block}.{part}"
         listed.norm(f"{name}_norm")
         for projection, width in projections[part].items():
-            listed.matrix(f"{name}.{projection}", c, width, bias=shape.has_qkv_bias, fan_out=queries)
+            listed.matrix(
+                f"{name}.{projection}", c, width, bias=shape.has_qkv_bias, fan_out=queries
+            )
         if shape.qk_norm:
             listed.gain(f"{name}.q_norm", shape.head_dim)
             listed.gain(f"{name}.k_norm", shape.head_dim)
@@ -248,7 +271,9 @@ class Layout:
         self.n_params = sum(weight.size for weight in self.weights)
         self.n_decayed = sum(weight.size for weight in self.weights if weight.decays)
         if self.n_params != n_params(shape):
-            raise AssertionError(f"n_params is {self.n_params}, but accounting says {n_params(shape)}")
+            raise AssertionError(
+                f"n_params is {self.n_params}, but accounting says {n_params(shape)}"
+            )
         self.row_size = -(-self.n_params // BLOCK) * BLOCK
         self._sizes = [*(weight.size for weight in self.weights), self.row_size - self.n_params]
 

@@ -84,7 +84,10 @@ def _rmsnorm(x: Numbers, eps: float) -> Numbers:
 
 
 # Norms over the last dimension, with eps inside the root.
-NORMS: dict[str, Callable[[Tensor, float], Tensor]] = {"layernorm": _layernorm, "rmsnorm": _rmsnorm}
+NORMS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "layernorm": _layernorm,
+    "rmsnorm": _rmsnorm,
+}
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,10 @@ SETTLED: Mapping[str, tuple[Sequence[str], Callable[[Mapping[str, Any]], Any]]] 
     "n_decoder_layer": (["n_layer"], itemgetter("n_layer")),
     "head_dim": (["n_embd", "n_head"], lambda values: values["n_embd"] // values["n_head"]),
     "n_kv_head": (["n_head"], itemgetter("n_head")),
-    "mup_base_head_dim": (["parametrization", "head_dim", "mup_base_width", "n_head"], _base_head_dim),
+    "mup_base_head_dim": (
+        ["parametrization", "head_dim", "mup_base_width", "n_head"],
+        _base_head_dim,
+    ),
     "final_norm": (["norm_position"], lambda values: values["norm_position"] == "pre"),
     "d_ff": (["n_embd", "activation"], _d_ff),
     "embedding_dropout": (["dropout"], itemgetter("dropout")),
@@ -335,7 +341,9 @@ GENERAL = (
     requirement(
         "a plugin's model has neither experts nor mup's scales: n_expert must be 1, parametrization standard",
         "n_expert parametrization model",
-        lambda shape: not shape.is_plugin or (shape.n_expert, shape.parametrization) == (1, "standard"),
+        lambda shape: (
+            not shape.is_plugin or (shape.n_expert, shape.parametrization) == (1, "standard")
+        ),
     ),
     requirement(
         "head_bias does not apply to an encoder, whose head has a bias if bias is true: family must not be encoder",
@@ -361,7 +369,8 @@ GENERAL = (
         "n_encoder_layer and n_decoder_layer apply only to family encoder_decoder; use n_layer otherwise",
         "n_encoder_layer n_decoder_layer n_layer family",
         lambda shape: (
-            shape.of_family.reads_source or shape.n_encoder_layer == shape.n_decoder_layer == shape.n_layer
+            shape.of_family.reads_source
+            or shape.n_encoder_layer == shape.n_decoder_layer == shape.n_layer
         ),
     ),
 )
@@ -405,7 +414,9 @@ def make_module(values: Hyperparameters, seed: int = 0, device: str = "cpu") -> 
         torch.manual_seed(seed)
         module = MODELS[values.model].make(values)
         if not isinstance(module, torch.nn.Module):
-            raise TypeError(f"the factory returned a {type(module).__name__}; allowed: a torch.nn.Module")
+            raise TypeError(
+                f"the factory returned a {type(module).__name__}; allowed: a torch.nn.Module"
+            )
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 raise ValueError(
@@ -427,7 +438,11 @@ def check_transformer(shape: ModelShape, what: str) -> None:
         BadInput: the model is a plugin's.
     """
     if shape.is_plugin:
-        raise BadInput(Problem(f"{what} shows a transformer's parts, and model {shape.model} is a plugin's"))
+        raise BadInput(
+            Problem(
+                f"{what} shows a transformer's parts, and model {shape.model} is a plugin's"
+            )
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -450,7 +465,9 @@ def cost(shape: ModelShape, length: int) -> Cost:
     Raises:
         BadInput: the forward pass raises, returns other logits, or does not use a parameter.
     """
-    return _on_some_device(shape, lambda module, device: _measured(module, shape, length, device))
+    return _on_some_device(
+        shape, lambda module, device: _measured(module, shape, length, device)
+    )
 
 
 def check_logits(model: str, logits: object, expected: tuple[int, ...]) -> Tensor:
@@ -462,10 +479,14 @@ def check_logits(model: str, logits: object, expected: tuple[int, ...]) -> Tenso
     from torch import Tensor
 
     if not isinstance(logits, Tensor):
-        raise ValueError(f"forward of model {model} returned a {type(logits).__name__}; allowed: a tensor")
+        raise ValueError(
+            f"forward of model {model} returned a {type(logits).__name__}; allowed: a tensor"
+        )
     if tuple(logits.shape) != expected:
         what = f"forward of model {model} returned a tensor {[*logits.shape]}"
-        raise ValueError(f"{what}; allowed: logits {[*expected]}, of every position (B, T, vocab_size)")
+        raise ValueError(
+            f"{what}; allowed: logits {[*expected]}, of every position (B, T, vocab_size)"
+        )
     return logits
 
 
@@ -490,14 +511,24 @@ def _measured(module: nn.Module, shape: ModelShape, length: int, device: str) ->
         saved.append(tensor.numel() * (not isinstance(tensor, torch.nn.Parameter)))
         return tensor
 
-    with torch.device(device), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+    with (
+        torch.device(device),
+        torch.random.fork_rng(devices=[]),
+        FlopCounterMode(display=False) as counter,
+    ):
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             logits = module.train()(torch.zeros(1, length, dtype=torch.long))
         flops = counter.get_total_flops()
         logits = check_logits(shape.model, logits, (1, length, shape.vocab_size))
-        gradients = torch.autograd.grad(logits.float().sum(), list(weights.values()), allow_unused=True)
-    if unused := [name for name, gradient in zip(weights, gradients, strict=True) if gradient is None]:
-        raise ValueError(f"forward of model {shape.model} does not use its parameters {', '.join(unused)}")
+        gradients = torch.autograd.grad(
+            logits.float().sum(), list(weights.values()), allow_unused=True
+        )
+    if unused := [
+        name for name, gradient in zip(weights, gradients, strict=True) if gradient is None
+    ]:
+        raise ValueError(
+            f"forward of model {shape.model} does not use its parameters {', '.join(unused)}"
+        )
     return Cost(flops, sum(saved))
 
 

@@ -50,10 +50,15 @@ class _RecordingPass(Pass):
         self.note(name, normed.affine())
         return normed
 
-    def attend(self, name: str, heads: Heads, mask: AttentionMask, window: int | None = None) -> Out:
+    def attend(
+        self, name: str, heads: Heads, mask: AttentionMask, window: int | None = None
+    ) -> Out:
         """Attend, and record the queries, keys, values, scores, attention weights and output of all heads."""
         q, *keys = heads
-        q, k, v = q * query_factor(self.shape), *(repeat_kv(part, self.shape.n_head) for part in keys)
+        q, k, v = (
+            q * query_factor(self.shape),
+            *(repeat_kv(part, self.shape.n_head) for part in keys),
+        )
         for role, head in zip("qkv", (q, k, v), strict=True):
             self.note(f"{name}.{role}.heads", head)
         identity = torch.eye(k.shape[2], dtype=k.dtype).repeat(*k.shape[:2], 1, 1)
@@ -71,8 +76,12 @@ class _RecordingPass(Pass):
         of_all = shares.new_zeros(*x.shape[:2], n_expert).scatter(2, chosen, shares)
         self.note(f"{name}.router.shares", of_all)
         # Compute the experts of one run like the feed-forward layers of n_expert runs.
-        weights = {key: weight[0] for key, weight in self.w.items() if key.startswith(f"{name}.")}
-        as_runs = _RecordingPass(self.shape, weights, n_expert, self.n_sequences, steps=self.steps)
+        weights = {
+            key: weight[0] for key, weight in self.w.items() if key.startswith(f"{name}.")
+        }
+        as_runs = _RecordingPass(
+            self.shape, weights, n_expert, self.n_sequences, steps=self.steps
+        )
         feed_forward(as_runs, name, Normed(x.expand(n_expert, -1, -1)))
 
 
@@ -85,7 +94,9 @@ def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[S
     Transformer(shape).forward(p, changed(batch, lambda part: torch.as_tensor(part)[None]))
     steps: list[Step] = []
     for name, value in p.steps:
-        steps.append((name, value[0] if name.endswith("embedding") or ".router" in name else value))
+        steps.append(
+            (name, value[0] if name.endswith("embedding") or ".router" in name else value)
+        )
         if name == "logits":
             steps.append(("probabilities", value.softmax(dim=-1)))
     return steps
@@ -110,9 +121,13 @@ def trace_batch(
     ]
 
 
-def attention_weights(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+def attention_weights(
+    shape: ModelShape, weights: Mapping[str, Any], batch: Batch
+) -> dict[str, Any]:
     """Return the weights [H, T, S] of every attention layer on a batch of one sequence, by the layer's name."""
     steps = trace(shape, weights, batch)
     return {
-        name.removesuffix(".weights"): value[0].numpy() for name, value in steps if name.endswith(".weights")
+        name.removesuffix(".weights"): value[0].numpy()
+        for name, value in steps
+        if name.endswith(".weights")
     }

@@ -74,7 +74,9 @@ class Transformer:
         kinds: dict[str, str] = {}
         for side in reversed(self.shape.of_family.sides):
             kinds[f"{side.prefix}embedding"] = "embedding"
-            for layer, part in itertools.product(range(self.shape.layers(side)), side.sub_layers):
+            for layer, part in itertools.product(
+                range(self.shape.layers(side)), side.sub_layers
+            ):
                 name = f"{side.prefix}blocks.{layer}.{part}"
                 if part != "feed_forward":
                     kinds[name] = "attention"
@@ -126,7 +128,9 @@ class Transformer:
         """Return the logits of a batch with at most block_size positions."""
         return self.forward(self._pass(w, batch), batch)
 
-    def next_logits(self, w: Weights, batch: Batch, cache: KVCache | None = None) -> Float[Tensor, "K B V"]:
+    def next_logits(
+        self, w: Weights, batch: Batch, cache: KVCache | None = None
+    ) -> Float[Tensor, "K B V"]:
         """Return the logits of the token after each sequence of a batch without padding.
 
         With a cache the inputs are only the tokens after the cached ones, and are added to it. The first call also
@@ -144,7 +148,11 @@ class Transformer:
         return self._head(p, self._last_hidden(p, batch))
 
     def _pass(
-        self, w: Weights, batch: Batch, dropout: Dropout | None = None, cache: KVCache | None = None
+        self,
+        w: Weights,
+        batch: Batch,
+        dropout: Dropout | None = None,
+        cache: KVCache | None = None,
     ) -> Pass:
         n_runs, n_sequences, _ = batch.inputs.shape
         return Pass(self.shape, w, n_runs, n_sequences, dropout, cache, self.mixed)
@@ -162,10 +170,14 @@ class Transformer:
         mask = self._mask(p, side, batch.inputs, batch.lengths)
         return forward_side(p, side, batch.inputs, mask, source)
 
-    def _mask(self, p: Pass, side: Side, tokens: Tokens, lengths: Int[Tensor, "K B"] | None) -> AttentionMask:
+    def _mask(
+        self, p: Pass, side: Side, tokens: Tokens, lengths: Int[Tensor, "K B"] | None
+    ) -> AttentionMask:
         mask = AttentionMask(side.causal, p.n_runs)
         if lengths is not None:
-            mask.present = torch.arange(tokens.shape[2], device=tokens.device) < lengths.reshape(-1, 1)
+            mask.present = torch.arange(
+                tokens.shape[2], device=tokens.device
+            ) < lengths.reshape(-1, 1)
         if self.shape.positions in ("alibi", "relative"):
             mask.bias = partial(position_bias, p.w, self.shape, side.prefix, side.causal)
         return mask
@@ -174,7 +186,8 @@ class Transformer:
         shape, w = self.shape, p.w
         if shape.of_family.transforms:
             transformed = p.linear("head.transform", hidden)
-            activation = ACTIVATIONS["gelu" if shape.is_gated else shape.activation]  # the head has no gate
+            # The head has no gate.
+            activation = ACTIVATIONS["gelu" if shape.is_gated else shape.activation]
             hidden = p.normalize("head.norm", by_run(activation.apply, transformed, p.n_runs))
         weight = w["token_embedding" if shape.tie_weights else "head.weight"]
         if shape.tie_scale:
@@ -196,7 +209,9 @@ def candidate_logits(logits: Logits, targets: Tokens, count: int) -> tuple[Tenso
     if not count:
         return logits, targets
     first = logits.shape[-1] - count
-    return logits[..., first:].contiguous(), torch.where(targets == NO_TARGET, NO_TARGET, targets - first)
+    return logits[..., first:].contiguous(), torch.where(
+        targets == NO_TARGET, NO_TARGET, targets - first
+    )
 
 
 def cross_entropy(
@@ -210,7 +225,11 @@ def cross_entropy(
     counted = flat != NO_TARGET
     losses = token_losses(logits, flat.clamp(min=0))
     if smoothing is not None:
-        uniform = losses + logits.gather(2, flat.clamp(min=0)[:, :, None])[:, :, 0] - logits.mean(dim=-1)
+        uniform = (
+            losses
+            + logits.gather(2, flat.clamp(min=0)[:, :, None])[:, :, 0]
+            - logits.mean(dim=-1)
+        )
         losses = losses + smoothing.to(losses.dtype)[:, None] * (uniform - losses)
     if dense:
         return losses.mean(dim=1)
@@ -242,10 +261,14 @@ class PluggedModel(Transformer):
         self.layout = Layout(self.shape)
         self._module = make_module(values)
         self._device, self._is_checked = torch.device("cpu"), False
-        sizes = {name: tuple(parameter.shape) for name, parameter in self._module.named_parameters()}
+        sizes = {
+            name: tuple(parameter.shape) for name, parameter in self._module.named_parameters()
+        }
         if sizes != {weight.name: weight.shape for weight in self.layout.weights}:
             allowed = "parameters that depend on the model's hyperparameters and its own alone"
-            raise ValueError(f"model {self.shape.model} has other parameters in this run; allowed: {allowed}")
+            raise ValueError(
+                f"model {self.shape.model} has other parameters in this run; allowed: {allowed}"
+            )
 
     @property
     def max_length(self) -> int:
@@ -268,12 +291,16 @@ class PluggedModel(Transformer):
             ValueError: the module returns other logits, or changes a buffer, which no snapshot keeps.
         """
         runs = [
-            self._of_run({name: weight[run] for name, weight in p.w.items()}, tokens, p.dropout, run)
+            self._of_run(
+                {name: weight[run] for name, weight in p.w.items()}, tokens, p.dropout, run
+            )
             for run, tokens in enumerate(batch.inputs)
         ]
         return torch.stack([logits.flatten(0, 1) for logits in runs])
 
-    def next_logits(self, w: Weights, batch: Batch, cache: KVCache | None = None) -> Float[Tensor, "K B V"]:
+    def next_logits(
+        self, w: Weights, batch: Batch, cache: KVCache | None = None
+    ) -> Float[Tensor, "K B V"]:
         """Return the logits of the token after each sequence; every token is read again."""
         logits = self.logits(w, batch)
         return logits.view(*batch.inputs.shape, -1)[:, :, -1]
@@ -296,7 +323,9 @@ class PluggedModel(Transformer):
         for name, before in buffers.items():
             if not torch.equal(before, self._module.get_buffer(name)):
                 what = f"forward of model {self.shape.model} changes its buffer {name}"
-                raise ValueError(f"{what}, which no snapshot keeps; allowed: buffers that stay as they are")
+                raise ValueError(
+                    f"{what}, which no snapshot keeps; allowed: buffers that stay as they are"
+                )
         self._is_checked = self._is_checked or dropout is not None
         return check_logits(self.shape.model, logits, (*tokens.shape, self.shape.vocab_size))
 

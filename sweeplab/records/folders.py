@@ -17,10 +17,26 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
-from sweeplab.files import database_url, keep_inside, machine, opened, read_bytes, read_only_uri, write_whole
+from sweeplab.files import (
+    database_url,
+    keep_inside,
+    machine,
+    opened,
+    read_bytes,
+    read_only_uri,
+    write_whole,
+)
 from sweeplab.formatting import several, several_named
 from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
-from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, read_json, reading, typed
+from sweeplab.records.runs import (
+    FROM_A_COPY,
+    Inside,
+    RunFolder,
+    RunState,
+    read_json,
+    reading,
+    typed,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -76,10 +92,13 @@ def read_service(file: Path) -> URL:
         settings = dict(read[SERVICE])
         address = {name: settings.pop(name) for name in ("host", "password")}
         address |= {"username": settings.pop("user"), "database": settings.pop("dbname")}
-        others = settings.keys() - {"port", "sslmode", "sslrootcert"}  # such as hostaddr, another host
+        # Such as hostaddr, another host.
+        others = settings.keys() - {"port", "sslmode", "sslrootcert"}
         if others:
             raise ValueError(f"unexpected keys: {', '.join(sorted(others))}")
-        return URL.create("postgresql+psycopg", **address, port=int(settings.pop("port")), query=settings)
+        return URL.create(
+            "postgresql+psycopg", **address, port=int(settings.pop("port")), query=settings
+        )
     except (OSError, Error, KeyError, ValueError) as error:
         raise DamagedFile(file, "it does not say how to connect", FROM_A_COPY) from error
 
@@ -95,7 +114,9 @@ def service_url(file: Path) -> URL:
     address = f"postgresql://{url.host}:{url.port}/{url.database}"
     if is_allowed(*_known_as(url)) or is_given(STORAGE, address):
         return url
-    what = f"{file} names the server {address}, which you have not started: it was not contacted"
+    what = (
+        f"{file} names the server {address}, which you have not started: it was not contacted"
+    )
     start = "sweeplab storage start --allow-data, if you trust whoever wrote its data"
     raise BadInput(Problem(what, f"{STORAGE.variable}={address}, or {start}"))
 
@@ -122,7 +143,11 @@ def check_inside(folder: Path, file: Path) -> None:
         BadInput: it is one.
     """
     if not file.resolve().is_relative_to(folder.resolve()):
-        raise BadInput(Problem(f"{file} leads out of {folder}, to {file.resolve()}", "a file in this folder"))
+        raise BadInput(
+            Problem(
+                f"{file} leads out of {folder}, to {file.resolve()}", "a file in this folder"
+            )
+        )
 
 
 def is_name(text: str) -> bool:
@@ -158,7 +183,9 @@ class DataDescription:
     @property
     def sizes(self) -> DataSizes:
         """Return the sizes of the data from which values of the study follow."""
-        return DataSizes(self.vocab_size, self.train_tokens, self.train_pairs, len(self.labels or ()) or None)
+        return DataSizes(
+            self.vocab_size, self.train_tokens, self.train_pairs, len(self.labels or ()) or None
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the description as plain data for JSON, without fields that are None."""
@@ -284,7 +311,9 @@ class StudyFolder:
         check_inside(self.lab, self.database)
         if self._runs.exists():
             self._check_database("SELECT 'ok'")
-        if not self.database.exists() or all(os.access(each, os.W_OK) for each in (self.path, self.database)):
+        if not self.database.exists() or all(
+            os.access(each, os.W_OK) for each in (self.path, self.database)
+        ):
             return database_url(self.database)
         return f"{database_url(Path(read_only_uri(self.database)))}?uri=true"
 
@@ -307,7 +336,9 @@ class StudyFolder:
     @property
     def is_on_own_server(self) -> bool:
         """Return whether the lab's own server stores the trials."""
-        return self.storage_file.exists() and read_bytes(self.storage_file).startswith(OWN_SERVER.encode())
+        return self.storage_file.exists() and read_bytes(self.storage_file).startswith(
+            OWN_SERVER.encode()
+        )
 
     def _check_database(self, query: str) -> None:
         import sqlite3
@@ -315,7 +346,9 @@ class StudyFolder:
         check_inside(self.lab, self.database)
         try:
             with closing(sqlite3.connect(read_only_uri(self.database), uri=True)) as connection:
-                (n_tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+                (n_tables,) = connection.execute(
+                    "SELECT COUNT(*) FROM sqlite_master"
+                ).fetchone()
                 (answer,) = connection.execute(query).fetchone()
                 if not n_tables:
                     answer = "it has no tables"
@@ -367,7 +400,9 @@ class StudyFolder:
         for _ in self._run_folders():
             pass
         if self.stored_name != self.name:
-            what = f"the study is still named {self.stored_name} there: a rename was interrupted"
+            what = (
+                f"the study is still named {self.stored_name} there: a rename was interrupted"
+            )
             raise DamagedFile(self.canonical_file, what, self.command("doctor", "--repair"))
         _ = self.data, self.elapsed_seconds
         if not self.storage_file.exists():
@@ -415,7 +450,9 @@ class StudyFolder:
             if folder.has_started:
                 yield folder
             elif folder.end_file.exists():
-                raise DamagedFile(folder.start_file, "it is gone, though the run has ended", FROM_A_COPY)
+                raise DamagedFile(
+                    folder.start_file, "it is gone, though the run has ended", FROM_A_COPY
+                )
 
     def runs_of(self, cell: str, trial: int) -> Iterator[RunFolder]:
         """Yield the folders of one trial's runs, as `runs` does."""
@@ -504,7 +541,9 @@ class StudyFolder:
             return None
         with reading(self.tracked_file, self.cure_of(self.tracked_file)):
             tracked = TrackedStudy(**self.read(self.tracked_file))
-            if not re.fullmatch(r"\d+ \w+", f"{tracked.experiment_id} {tracked.run_id}", re.ASCII):
+            if not re.fullmatch(
+                r"\d+ \w+", f"{tracked.experiment_id} {tracked.run_id}", re.ASCII
+            ):
                 raise ValueError("no ids of MLflow")
         return tracked
 
@@ -559,4 +598,6 @@ def named_cell(study: str, cells: Collection[str], text: str) -> str:
     if fitting:
         what = f"{several(len(fitting), 'cell')} of study {study} have {text}"
         raise BadInput(Problem(what, some_of(fitting)))
-    raise BadInput(Problem(f"study {study} has no cell {text!r}", some_of(cells), nearest(text, cells)))
+    raise BadInput(
+        Problem(f"study {study} has no cell {text!r}", some_of(cells), nearest(text, cells))
+    )

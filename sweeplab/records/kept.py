@@ -37,7 +37,9 @@ class Confirmed:
 
 def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
     """Write a study's confirmed configurations (confirm.json)."""
-    write_whole(folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode())
+    write_whole(
+        folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode()
+    )
 
 
 def read_confirmed(folder: StudyFolder) -> list[Confirmed]:

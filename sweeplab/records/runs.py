@@ -159,7 +159,9 @@ class CurvePoint:
     def measures(self) -> dict[str, float]:
         """Return what was measured besides the loss, by name."""
         values = {name: getattr(self, name) for name in MEASURES}
-        return {name: value for name, value in values.items() if value is not None} | dict(self.extra)
+        return {name: value for name, value in values.items() if value is not None} | dict(
+            self.extra
+        )
 
 
 # The names of these numbers; annotations are texts here.
@@ -235,7 +237,9 @@ class RunEnd:
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it, without what was not measured or did not happen."""
         record = {name: value for name, value in asdict(self).items() if value is not None}
-        return record | {f"best_{name}": measure for name, measure in record.pop("best").items()}
+        return record | {
+            f"best_{name}": measure for name, measure in record.pop("best").items()
+        }
 
 
 def run_key(cell: str, trial: int, seed: int) -> str:
@@ -264,7 +268,8 @@ class RunFolder:
     gradients_file = Inside("gradients.jsonl")
     end_file = Inside("end.json")
     test_file = Inside("test.json")  # its measures on the test split
-    tracked_file = Inside("tracked")  # where tracking has the run: the place, its study's id and its own
+    # Where tracking has the run: the place, its study's id and its own.
+    tracked_file = Inside("tracked")
     shipped_file = Inside("shipped")  # the marker that tracking has the complete run
 
     @property
@@ -326,7 +331,9 @@ class RunFolder:
 
     def append(self, points: Iterable[CurvePoint]) -> None:
         """Append points to the curve."""
-        append_lines(self.points_file, [json.dumps(json_ready(point.as_json())) for point in points])
+        append_lines(
+            self.points_file, [json.dumps(json_ready(point.as_json())) for point in points]
+        )
 
     def points(self) -> list[CurvePoint]:
         """Return the curve by iteration; if a run repeated an iteration after a kill, the first record counts."""
@@ -374,7 +381,9 @@ class RunFolder:
         if not self.test_file.exists():
             return None
         cure = f"rm {self.test_file}, and confirm the study again"
-        return read_json(self.test_file, cure, lambda measures: typed(dict[str, float], measures))
+        return read_json(
+            self.test_file, cure, lambda measures: typed(dict[str, float], measures)
+        )
 
     def take_back_end(self, promoted: int | None) -> RunEnd | None:
         """Remove the end with which a run was pruned, if its trial was `promoted` from there; return any other end."""
@@ -388,7 +397,9 @@ class RunFolder:
 
     def checkpoint(self) -> Path | None:
         """Return the folder of the run's checkpoint, or None."""
-        return next((place for name in ("best", "last") if (place := self.path / name).is_dir()), None)
+        return next(
+            (place for name in ("best", "last") if (place := self.path / name).is_dir()), None
+        )
 
 
 class CurveReader:

@@ -55,6 +55,7 @@ def browse(lab: Path | None, name: str, port: int | None = None) -> Iterator[Sho
         yield Shown(folder.name, address, links, is_empty, None)
         return
     with pages.serve(place, uri, port) as server:
-        links = pages.publish(folder.lab, uri, folder.name, searched, server.url)  # while the server starts
+        # While the server starts.
+        links = pages.publish(folder.lab, uri, folder.name, searched, server.url)
         server.wait_until_ready()
         yield Shown(folder.name, server.url, links, is_empty, server)

@@ -63,7 +63,16 @@ ROLES |= {"n_layer": "n_layer", "n_embd": "n_embd", ASPECT: "n_embd / n_layer"}
 # Grid entries that would make a study's points differ in a role; iterations are filled in.
 _GRID_OF = {"params": "n_embd: [32, 64, 128]", "tokens": "max_iters: [{}, {}, {}]"}
 
-_RUN_COLUMNS = ("study", "cell", "trial", "seed", "state", "best_val_loss", "final_val_loss", "n_params")
+_RUN_COLUMNS = (
+    "study",
+    "cell",
+    "trial",
+    "seed",
+    "state",
+    "best_val_loss",
+    "final_val_loss",
+    "n_params",
+)
 _CURVE_COLUMNS = ("cell", "trial", "seed", "iteration", "train_tokens", "metric", "value")
 Result = TypeVar("Result")
 
@@ -78,7 +87,9 @@ def title_of(column: str) -> str:
 def states_in_words(states: Series) -> str:
     """Return the number of runs or trials in each state: 24 complete, 3 pruned."""
     numbers = states.value_counts()
-    return counts({state: numbers[state] for state in reversed(WORST_FIRST) if state in numbers})
+    return counts(
+        {state: numbers[state] for state in reversed(WORST_FIRST) if state in numbers}
+    )
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,9 @@ class ReportData:
 
     def measure_title(self, metric: str) -> str:
         """Return the axis title of a curve, or of a loss of the runs."""
-        return {**LOSSES, **CURVES}.get(metric, metric.removeprefix("best_")).format(unit=self.loss_unit)
+        return {**LOSSES, **CURVES}.get(metric, metric.removeprefix("best_")).format(
+            unit=self.loss_unit
+        )
 
     @property
     def loss_title(self) -> str:
@@ -182,7 +195,9 @@ class ReportData:
         """Return the title of the loss that laws are fitted to: the measure of the runs, or a table's column."""
         if self.table is None:
             return self.measure_title(self.law_metric)
-        return f"loss ({self.table.conventions.get('loss', 'loss').removesuffix(', by its name')})"
+        return (
+            f"loss ({self.table.conventions.get('loss', 'loss').removesuffix(', by its name')})"
+        )
 
     @property
     def looks(self) -> Mapping[str, Look]:
@@ -192,7 +207,10 @@ class ReportData:
         names = list(dict.fromkeys(self.runs["study"]))
         if len(names) == 1:
             names = list(
-                self.runs.groupby("cell", sort=False)["n_params"].first().sort_values(kind="stable").index
+                self.runs.groupby("cell", sort=False)["n_params"]
+                .first()
+                .sort_values(kind="stable")
+                .index
             )
         return {look.name: look for look in looks(names)}
 
@@ -227,7 +245,9 @@ class ReportData:
 
     def curves(self, metric: str, study: str | None = None) -> DataFrame:
         """Return a metric's curves, of all runs or of one study's."""
-        curves = self.once(("curves", metric), lambda: plain(self.read_curve(metric), _CURVE_COLUMNS))
+        curves = self.once(
+            ("curves", metric), lambda: plain(self.read_curve(metric), _CURVE_COLUMNS)
+        )
         if study and "study" in curves:
             return curves[curves["study"] == study]
         return curves
@@ -235,7 +255,11 @@ class ReportData:
     @property
     def curves_read(self) -> list[DataFrame]:
         """Return the curves that panels have asked for, one table per metric."""
-        return [kept for key, kept in self._kept.items() if isinstance(key, tuple) and key[0] == "curves"]
+        return [
+            kept
+            for key, kept in self._kept.items()
+            if isinstance(key, tuple) and key[0] == "curves"
+        ]
 
     @property
     def sweeps(self) -> Sequence[Sweep]:
@@ -257,7 +281,11 @@ class ReportData:
     def confirmed(self) -> list[tuple[str, CellConfirmed]]:
         """Return the confirmed cells with the name of their study; empty if nothing was confirmed."""
         folders = filter(None, map(self.folder, self.studies.data))
-        return [(each.name, cell) for each in folders for cell in confirmed_cells(read_confirmed(each))]
+        return [
+            (each.name, cell)
+            for each in folders
+            for cell in confirmed_cells(read_confirmed(each))
+        ]
 
     @property
     def points(self) -> Points:

@@ -74,7 +74,12 @@ class BestTrial:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, fit for JSON."""
-        return {**vars(self), "interval": self.interval, "path": str(self.path), "run_id": self.run_id}
+        return {
+            **vars(self),
+            "interval": self.interval,
+            "path": str(self.path),
+            "run_id": self.run_id,
+        }
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,12 @@ class Headline:
     @property
     def lines(self) -> list[str]:
         """Return the lines as a terminal of `WIDTH` columns shows them; a command is never cut."""
-        texts = [(self.study, self.state), ("best", self.best), ("law", self.law), ("check", self.check)]
+        texts = [
+            (self.study, self.state),
+            ("best", self.best),
+            ("law", self.law),
+            ("check", self.check),
+        ]
         margin = max(6, len(self.study) + 1)
         lines = [_cut(f"{name:<{margin}} {text}") for name, text in texts if text]
         if self.next:
@@ -228,7 +238,9 @@ def _law(facts: StudyFacts) -> str:
     ahead = facts.ahead
     if ahead:
         digits = max(1, -math.floor(math.log10(max(ahead.high - ahead.low, 1e-9) / 4)))
-        loss, low, high = (f"{value:.{digits}f}" for value in (ahead.loss, ahead.low, ahead.high))
+        loss, low, high = (
+            f"{value:.{digits}f}" for value in (ahead.loss, ahead.low, ahead.high)
+        )
         text = f"at {AHEAD:g}x {ahead.what}: {loss} ({low} to {high})"
         if ahead.metric in WHOLE_LOSSES.values():
             return f"{text} on the whole split"
@@ -254,7 +266,11 @@ def _check(facts: StudyFacts) -> str:
     edge = _finding(facts, "end of range")
     if edge:
         end = "lower" if edge.end == "min" else "upper"
-        where = f" in {len(edge.cells)} of {several(facts.sizes, 'size')}" if facts.sizes > 1 else ""
+        where = (
+            f" in {len(edge.cells)} of {several(facts.sizes, 'size')}"
+            if facts.sizes > 1
+            else ""
+        )
         return f"best {edge.name} is at the {end} end of its range{where}"
     return ""
 
@@ -278,7 +294,9 @@ def _next_of_ended(facts: StudyFacts) -> str:
         minutes = math.ceil(facts.seconds * times / 60)
         return facts.command("extend", "--time", f"{minutes}m")
     if facts.state is StudyState.DIVERGED:
-        return facts.command("run", *again, "--search", f"learning_rate{_lower(facts.lowest_rate)}")
+        return facts.command(
+            "run", *again, "--search", f"learning_rate{_lower(facts.lowest_rate)}"
+        )
     above, edge = _finding(facts, "above n-grams"), _finding(facts, "end of range")
     if above and facts.length:
         lengths = [f"-o {name}={2 * value}" for name, value in facts.length.items()]
@@ -347,7 +365,9 @@ def with_law(facts: StudyFacts, assess: Callable[[], tuple[Assessment, str]]) ->
     what = " and ".join(name for name in ("params", "tokens", "flops") if name in scaled)
     fitted = assessment.points.columns[assessment.law.columns[0]]
     ends = float(fitted.min()), float(fitted.max())
-    return replace(facts, ahead=Ahead(what, forecast.loss, forecast.low, forecast.high, *ends, metric))
+    return replace(
+        facts, ahead=Ahead(what, forecast.loss, forecast.low, forecast.high, *ends, metric)
+    )
 
 
 def forecast_at(assessment: Assessment, times: float) -> Forecast:
@@ -403,7 +423,9 @@ def list_rows(folders: Sequence[StudyFolder]) -> list[dict[str, Any]]:
                 "planned": facts.total,
                 "best_value": facts.best and facts.best.loss,
             }
-            row["goal"] = f"{'highest' if metric.startswith('-') else 'lowest'} {metric.removeprefix('-')}"
+            row["goal"] = (
+                f"{'highest' if metric.startswith('-') else 'lowest'} {metric.removeprefix('-')}"
+            )
             row["next"] = headline(facts).next
         rows.append(row)
     return rows
@@ -423,10 +445,14 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
     if budget["trials_per_cell"] is not None:
         total = sum(limit or 0 for limit in limits.values())
     size_of = {cell["cell"]: (cell["n_params"], cell["train_tokens"]) for cell in plan["cells"]}
-    begun = {size_of[trial.cell] for trial in ended if trial.has_value and trial.cell in size_of}
+    begun = {
+        size_of[trial.cell] for trial in ended if trial.has_value and trial.cell in size_of
+    }
     # A size waits for trials while one of its cells does.
     waiting = {
-        size for cell, size in size_of.items() if cell not in counts or _waits(counts[cell], limits[cell])
+        size
+        for cell, size in size_of.items()
+        if cell not in counts or _waits(counts[cell], limits[cell])
     }
     best, length = read_best(ranked), {}
     if best:

@@ -31,7 +31,15 @@ from sweeplab.lab.showing import commands_about
 from sweeplab.lab.studies import Done, keep_note
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.kept import read_notes
-from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding, run_key
+from sweeplab.records.runs import (
+    CurvePoint,
+    RunEnd,
+    RunFolder,
+    RunStart,
+    RunState,
+    TrialEnding,
+    run_key,
+)
 from sweeplab.report.headline import Headline, StudyFacts, headline, read_facts, read_headline
 from sweeplab.report.style import looks
 from sweeplab.sweep import steering
@@ -92,14 +100,18 @@ class Follower:
         best = ""
         if facts.best:
             place = facts.best.cell, facts.best.trial
-            best = next(key for key, row in self._rows.items() if (row["cell"], row["trial"]) == place)
+            best = next(
+                key for key, row in self._rows.items() if (row["cell"], row["trial"]) == place
+            )
         sizes = sorted(plan.cells, key=lambda cell: cell.n_params)
         colors = {look.name: look.color for look in looks([cell.cell for cell in sizes])}
         cells = []
         for cell in plan.cells:
             done = progress.cells[cell.cell]
             row = {"cell": cell.cell, "values": cell.values, "n_params": cell.n_params}
-            cells.append(row | {"color": colors[cell.cell], "done": done.counted, "lowest": done.best})
+            cells.append(
+                row | {"color": colors[cell.cell], "done": done.counted, "lowest": done.best}
+            )
         objective = next((start.values.objective for start in self._starts.values()), "")
         commands = commands_about(self.folder, objective, "{cell}", "{trial}", "{seed}")
         state = {
@@ -116,7 +128,9 @@ class Follower:
             "states": Counter(states.values()),
             "runs": list(self._new_rows.values()),
             "points": self._new_points,
-            "commands": {what: shlex.split(text) for what, text in commands.items() if what != "open"},
+            "commands": {
+                what: shlex.split(text) for what, text in commands.items() if what != "open"
+            },
         }
         self._new_rows, self._new_points = {}, {}
         return state
@@ -149,13 +163,19 @@ class Follower:
         key = run_key(run.cell, run.trial, run.seed)
         start = self._starts[key] = self._starts.get(key) or run.read_start()
         before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None})
-        losses = [(point.iteration, point.val_loss) for point in points if point.val_loss is not None]
+        losses = [
+            (point.iteration, point.val_loss) for point in points if point.val_loss is not None
+        ]
         iteration, loss = before["iteration"], before["loss"]
         if losses:
             iteration, loss = losses[-1]
-        known = [each for each in (before["best"], *(loss for _, loss in losses)) if each is not None]
+        known = [
+            each for each in (before["best"], *(loss for _, loss in losses)) if each is not None
+        ]
         ending = TrialEnding(self._unfinished, None)
-        record = end or RunEnd(state=self._unfinished, iteration=iteration, value=None, ending=ending)
+        record = end or RunEnd(
+            state=self._unfinished, iteration=iteration, value=None, ending=ending
+        )
         checkpoint = run.checkpoint() if end else None
         row = {
             "key": key,
@@ -254,7 +274,9 @@ def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[
     with ExitStack() as stack, listen(port) as listening:
         address = private_address(listening)
         app = Private(application(lab, stack), address)
-        config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            app, log_level="critical", access_log=False, timeout_graceful_shutdown=1
+        )
         server = uvicorn.Server(config)
         query = f"?study={name}" if name else ""
         yield Live(f"{address}/{query}", lambda: server.run(sockets=[listening]))
@@ -273,7 +295,9 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
         return find_study(lab, request.query_params.get("study", ""))
 
     async def file(request: Request) -> Response:
-        kind, names = _FILES[request.url.path.removeprefix(str(request.scope.get("root_path", "")))]
+        kind, names = _FILES[
+            request.url.path.removeprefix(str(request.scope.get("root_path", "")))
+        ]
         parts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in names]
         return Response("\n".join(parts), media_type=kind, headers=_HEADERS)
 
@@ -286,11 +310,15 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
     async def studies(request: Request) -> Response:
         folders = [StudyFolder(lab, name) for name in study_names(lab)]
         states = {folder: study_state(folder) for folder in folders if folder.is_run}
-        return JSONResponse([{"name": folder.name, "state": states.get(folder)} for folder in folders])
+        return JSONResponse(
+            [{"name": folder.name, "state": states.get(folder)} for folder in folders]
+        )
 
     async def events(request: Request) -> Response:
         follower = Follower(asked(request))
-        return StreamingResponse(_stream(follower, request), media_type="text/event-stream", headers=_HEADERS)
+        return StreamingResponse(
+            _stream(follower, request), media_type="text/event-stream", headers=_HEADERS
+        )
 
     async def order(request: Request) -> Response:
         values = await _read(request)
@@ -310,7 +338,9 @@ def application(lab: Path, stack: ExitStack) -> Starlette:
     gets |= {"/plotly.js": plotly, "/studies": studies, "/events": events}
     posts: dict[str, Answer] = {"/order": order, "/mlflow": mlflow}
     routes = [Route(path, _refusing(answer)) for path, answer in gets.items()]
-    routes += [Route(path, _refusing(answer), methods=["POST"]) for path, answer in posts.items()]
+    routes += [
+        Route(path, _refusing(answer), methods=["POST"]) for path, answer in posts.items()
+    ]
     return Starlette(routes=routes)
 
 
@@ -323,7 +353,9 @@ def _refusing(answer: Answer) -> Answer:
             return await answer(request)
         except (BadInput, TrackingUnavailable) as error:
             # Options of the command line that an error names are words on the page.
-            words = re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", " "), str(error))
+            words = re.sub(
+                r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", " "), str(error)
+            )
             return JSONResponse({"error": words}, 400)
 
     return answer_or_refuse
@@ -347,7 +379,9 @@ async def _read(request: Request) -> dict[str, Any]:
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
-        raise BadInput('a request is a JSON object of texts and finite numbers, such as {"order": "stop"}')
+        raise BadInput(
+            'a request is a JSON object of texts and finite numbers, such as {"order": "stop"}'
+        )
     return values
 
 

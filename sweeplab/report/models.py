@@ -34,7 +34,9 @@ class AttentionPanel(Panel):
         heads = range(len(self.layer.weights))
         rows, columns = math.ceil(len(heads) / _COLUMNS), min(len(heads), _COLUMNS)
         titles = [f"head {head}" for head in heads]
-        figure.set_subplots(rows, columns, shared_yaxes=True, horizontal_spacing=0.02, subplot_titles=titles)
+        figure.set_subplots(
+            rows, columns, shared_yaxes=True, horizontal_spacing=0.02, subplot_titles=titles
+        )
         # A token may stand at several places.
         queries, keys = (
             [f"{place} {token}" for place, token in enumerate(tokens)]
@@ -51,7 +53,9 @@ class AttentionPanel(Panel):
                 col=index % _COLUMNS + 1,
             )
         figure.update_xaxes(type="category", showgrid=False, zeroline=False, tickangle=-90)
-        figure.update_yaxes(type="category", showgrid=False, zeroline=False, autorange="reversed")
+        figure.update_yaxes(
+            type="category", showgrid=False, zeroline=False, autorange="reversed"
+        )
         scale = {"colorscale": "Cividis", "cmin": 0.0, "cmax": float(self.data["weight"].max())}
         figure.update_layout(coloraxis=scale, height=130 + 250 * rows)
 
@@ -78,5 +82,7 @@ def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: P
     if maps[-1].place == "cross":
         entries["Target"] = " ".join(maps[-1].queries)
     entries["Shown"] = f"{several(len(maps), 'map')} of {several(len(maps[0].weights), 'head')}"
-    panels = [AttentionPanel(title=each.title, data=_weights(each), layer=each) for each in maps]
+    panels = [
+        AttentionPanel(title=each.title, data=_weights(each), layer=each) for each in maps
+    ]
     write_single_page(file, "attention", Summary(run, entries), panels)

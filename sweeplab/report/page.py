@@ -100,11 +100,19 @@ def page_trials(report: ReportData) -> PageTrials:
 
 
 def _values(row: Mapping[Any, Any], names: list[str]) -> dict[str, str]:
-    return {name: written(row[name]) for name in names if row[name] is not None and row[name] == row[name]}
+    return {
+        name: written(row[name])
+        for name in names
+        if row[name] is not None and row[name] == row[name]
+    }
 
 
 def _run(
-    report: ReportData, study: str, run: Mapping[Any, Any], drawn: Mapping[Any, DataFrame], step: int
+    report: ReportData,
+    study: str,
+    run: Mapping[Any, Any],
+    drawn: Mapping[Any, DataFrame],
+    step: int,
 ) -> dict[str, Any]:
     place = run["cell"], int(run["trial"]), int(run["seed"])
     points = drawn.get(place, DataFrame({"iteration": [], "value": []})).iloc[::step]
@@ -113,7 +121,10 @@ def _run(
     checkpoint = folder and folder.run(*place).checkpoint()
     return {
         "seed": place[2],
-        "curve": [points["iteration"].astype(int).tolist(), points["value"].astype(float).round(5).tolist()],
+        "curve": [
+            points["iteration"].astype(int).tolist(),
+            points["value"].astype(float).round(5).tolist(),
+        ],
         "checkpoint": checkpoint and str(checkpoint),
         "mlflow": f"{pages}{run_id}" if pages and run_id else "",
     }
@@ -134,7 +145,14 @@ def _commands(report: ReportData, study: str) -> dict[str, list[str]]:
 MARKS = {
     word: mark
     for mark, words in {
-        ("✓", "good"): ("identified", "not seen", "clear", "held", "above chance", "spread evenly"),
+        ("✓", "good"): (
+            "identified",
+            "not seen",
+            "clear",
+            "held",
+            "above chance",
+            "spread evenly",
+        ),
         ("✕", "poor"): ("not identified", "flagged", "missed"),
         ("!", "fair"): ("found", "crowds here", "different"),
         ("≈", "fair"): ("weak", "interval only"),
@@ -192,7 +210,10 @@ def render(
     from jinja2 import Environment, FileSystemLoader
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["sentence"] = sentence
     drawn = [panel for panel in panels[:first] if not panel.missing]
@@ -218,7 +239,10 @@ def with_plotly(page: str) -> str:
     from plotly.offline import get_plotlyjs
 
     return re.sub(
-        r'<script src="[^"]*"></script>', lambda _: f"<script>{get_plotlyjs()}</script>", page, count=1
+        r'<script src="[^"]*"></script>',
+        lambda _: f"<script>{get_plotlyjs()}</script>",
+        page,
+        count=1,
     )
 
 
@@ -250,7 +274,9 @@ def _sections(panels: Sequence[Panel], trials: PageTrials) -> list[_Section]:
         section = _Section(f"panel-{index}", panel)
         figure, shown = panel.figure(), panel.shown
         if figure is not None:
-            section = section._replace(figure=_json(figure, trials), folded=_table(panel.data, "figure"))
+            section = section._replace(
+                figure=_json(figure, trials), folded=_table(panel.data, "figure")
+            )
         elif shown is None:
             shown = panel.data
         if shown is not None:
@@ -269,7 +295,8 @@ def _table(data: DataFrame, of: str) -> dict[str, Any]:
     columns = [(str(name), _kind(data[name])) for name in data.columns]
     rows = data.head(MOST_ROWS[of]).itertuples(index=False, name=None)
     cells = [
-        [(_cell(name, value), kind) for (name, kind), value in zip(columns, row, strict=True)] for row in rows
+        [(_cell(name, value), kind) for (name, kind), value in zip(columns, row, strict=True)]
+        for row in rows
     ]
     return {"columns": columns, "rows": cells, "n_rows": len(data)}
 

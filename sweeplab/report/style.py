@@ -19,9 +19,19 @@ from pandas import DataFrame, Series
 
 from sweeplab.formatting import short
 
-Figure: TypeAlias = Any  # Plotly's, which has no types, and is imported when the first figure is made
+# Plotly's, which has no types, and is imported when the first figure is made.
+Figure: TypeAlias = Any
 ORDERED = ((72, 92, 214), (190, 70, 160), (222, 110, 30))
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
+SYMBOLS = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "triangle-down",
+    "cross",
+    "star",
+    "hexagon",
+)
 DASHES = ("solid", "8px 4px", "2px 3px", "10px 3px 2px 3px")
 GREY = "rgb(128,128,128)"
 FRONT = "rgb(214,48,49)"
@@ -37,8 +47,13 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 def colors(n: int) -> list[str]:
     """Return `n` colors in order, evenly spread from the scale's one end to the other."""
     places = np.linspace(0, len(ORDERED) - 1, n)
-    channels = [np.interp(places, range(len(ORDERED)), each) for each in zip(*ORDERED, strict=True)]
-    return [f"rgb({','.join(f'{part:.0f}' for part in color)})" for color in zip(*channels, strict=True)]
+    channels = [
+        np.interp(places, range(len(ORDERED)), each) for each in zip(*ORDERED, strict=True)
+    ]
+    return [
+        f"rgb({','.join(f'{part:.0f}' for part in color)})"
+        for color in zip(*channels, strict=True)
+    ]
 
 
 GOOD, MIDDLE, BAD = colors(3)
@@ -60,10 +75,17 @@ class Look:
 
         `x` and `y` are columns, or the values themselves; `hover` is as `hovering` takes it.
         """
-        marker = {"color": self.color, "symbol": self.symbol, "size": 7, **settings.pop("marker", {})}
+        marker = {
+            "color": self.color,
+            "symbol": self.symbol,
+            "size": 7,
+            **settings.pop("marker", {}),
+        }
         self._add(figure, rows, x, y, hover, mode="markers", marker=marker, **settings)
 
-    def line(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str = "", **settings: Any) -> None:
+    def line(
+        self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str = "", **settings: Any
+    ) -> None:
         """Draw a line through the rows, with arguments like `points`; markers are drawn if `size` is given."""
         size, mode = settings.pop("size", 0), "lines"
         if size:
@@ -74,12 +96,25 @@ class Look:
 
     def band(self, figure: Figure, rows: DataFrame, x: str, **settings: Any) -> None:
         """Shade the band between the columns low and high; it belongs to the look's legend entry."""
-        around = DataFrame({"x": [*rows[x], *rows[x][::-1]], "y": [*rows["high"], *rows["low"][::-1]]})
+        around = DataFrame(
+            {"x": [*rows[x], *rows[x][::-1]], "y": [*rows["high"], *rows["low"][::-1]]}
+        )
         faded = self.color.replace("rgb(", "rgba(").replace(")", ",0.16)")
         shade: dict[str, Any] = {"fill": "toself", "fillcolor": faded, "line": {"width": 0}}
-        self.line(figure, around, "x", "y", legendgroup=self.name, showlegend=False, **shade, **settings)
+        self.line(
+            figure,
+            around,
+            "x",
+            "y",
+            legendgroup=self.name,
+            showlegend=False,
+            **shade,
+            **settings,
+        )
 
-    def _add(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str, **settings: Any) -> None:
+    def _add(
+        self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str, **settings: Any
+    ) -> None:
         x, y = (rows[at] if isinstance(at, str) else at for at in (x, y))
         if {"cell", "trial"} <= set(rows):  # so that the page can show and open the trial
             studies = rows.get("study", [""] * len(rows))
@@ -106,7 +141,9 @@ def hovering(hover: str, rows: DataFrame) -> dict[str, Any]:
 def looks(names: Sequence[object]) -> list[Look]:
     """Return a look for each name: the colors in order, the symbols over and over, and dashes where colors are near."""
     dashes = DASHES if len(names) > _FEW_COLORS else DASHES[:1]
-    alike = zip(map(str, names), colors(len(names)), cycle(SYMBOLS), cycle(dashes), strict=False)
+    alike = zip(
+        map(str, names), colors(len(names)), cycle(SYMBOLS), cycle(dashes), strict=False
+    )
     return [Look(*each) for each in alike]
 
 
@@ -146,7 +183,10 @@ class Axis:
             if _FEW_DECADES < ends[1] - ends[0] < _MANY_DECADES:
                 settings["dtick"] = "D2"  # 1, 2 and 5 of each decade
         if self.marks:
-            settings |= {"tickvals": self.marks, "ticktext": [short(mark) for mark in self.marks]}
+            settings |= {
+                "tickvals": self.marks,
+                "ticktext": [short(mark) for mark in self.marks],
+            }
         return settings
 
     def around(self, values: DataFrame | Series, *others: float) -> dict[str, Any]:
@@ -178,7 +218,9 @@ def main_range(kept: Series, values: Series, room: float = 0.0) -> tuple[float, 
     return padded(float(values.min()), top, False)
 
 
-def bars(rows: DataFrame, value: str, low: str = "low", high: str = "high", **more: Any) -> dict[str, Any]:
+def bars(
+    rows: DataFrame, value: str, low: str = "low", high: str = "high", **more: Any
+) -> dict[str, Any]:
     """Return Plotly's settings of error bars from one column to another."""
     ends = {"array": rows[high] - rows[value], "arrayminus": rows[value] - rows[low]}
     return {"type": "data", "symmetric": False, **ends, "thickness": 1.5, "width": 4, **more}
@@ -186,7 +228,10 @@ def bars(rows: DataFrame, value: str, low: str = "low", high: str = "high", **mo
 
 def marked(text: str) -> dict[str, Any]:
     """Return Plotly's settings of a dashed line across a figure with a text at its end."""
-    line, label = {"color": GREY, "width": 1.5, "dash": "dash"}, {"text": text, "font": {"size": 11}}
+    line, label = (
+        {"color": GREY, "width": 1.5, "dash": "dash"},
+        {"text": text, "font": {"size": 11}},
+    )
     return {"line": line, "annotation": label, "annotation_position": "top right"}
 
 

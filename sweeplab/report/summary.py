@@ -10,7 +10,14 @@ from typing import Any
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.studies import unlike_precision
-from sweeplab.analysis.trials import COUNTED, are_best, grid_of, searched_of, tasks_of, trials_table
+from sweeplab.analysis.trials import (
+    COUNTED,
+    are_best,
+    grid_of,
+    searched_of,
+    tasks_of,
+    trials_table,
+)
 from sweeplab.data import loss_unit
 from sweeplab.formatting import listed, rounded, sentence, several, several_named, span, written
 from sweeplab.hyperparameters import AUTO
@@ -50,7 +57,9 @@ def summarize(report: ReportData, panels: Sequence[Panel] = ()) -> Summary:
     study = next(iter(report.studies.specs), "no study") if runs.empty else report.study
     folder, first, facts = report.folder(study), None, None
     if folder and folder.plan_file.exists():
-        facts = with_law(read_facts(folder), lambda: (report.assessment(AUTO), report.law_metric))
+        facts = with_law(
+            read_facts(folder), lambda: (report.assessment(AUTO), report.law_metric)
+        )
         first = headline(facts)
     if runs.empty:
         return Summary(study, {"Runs": "none yet"}, headline=first)
@@ -71,13 +80,17 @@ def summarize(report: ReportData, panels: Sequence[Panel] = ()) -> Summary:
     if precision := unlike_precision(runs):
         entries["Precision"] = precision
     entries["Runs"] = _extent(runs)
-    sizes = " to ".join(dict.fromkeys(written(runs["n_params"].agg(end)) for end in ("min", "max")))
+    sizes = " to ".join(
+        dict.fromkeys(written(runs["n_params"].agg(end)) for end in ("min", "max"))
+    )
     values = [f"{name} {_values(runs[name])}" for name in grid]
     entries["Cells"] = f"{'; '.join(values) or 'one'}; {sizes} parameters"
     return Summary(report.study, entries, best, first, use=use)
 
 
-def _best_in_words(report: ReportData, row: Series, tuned: Sequence[str], folder: StudyFolder | None) -> str:
+def _best_in_words(
+    report: ReportData, row: Series, tuned: Sequence[str], folder: StudyFolder | None
+) -> str:
     """Describe the chosen trial: its loss, cell, size and values, and by what it was chosen."""
     loss = f"{row['loss']:.4f} {loss_unit(row.filter(['objective']))}"
     if row["seeds"] > 1:
@@ -86,7 +99,10 @@ def _best_in_words(report: ReportData, row: Series, tuned: Sequence[str], folder
     if row["cell"] != "all":
         trial += f" in cell {spaced(row['cell'])}"
     values = [f"{name} {written(row[name])}" for name in tuned]
-    clauses = [f"{loss}: {trial}", ", ".join([f"{written(row['n_params'])} parameters", *values])]
+    clauses = [
+        f"{loss}: {trial}",
+        ", ".join([f"{written(row['n_params'])} parameters", *values]),
+    ]
     whole = row.get("best_whole_val_loss", math.nan)
     if whole == whole:
         clauses.append(f"{whole:.4f} {MEASURED_ON['whole_val_loss']}")
@@ -132,8 +148,14 @@ def _behind(runs: DataFrame) -> str:
 def summarize_table(assessment: Assessment, source: str) -> Summary:
     """Describe a table: its rows, the law that was fitted to it, and what to run next."""
     points = assessment.points
-    ranges = [f"{name} {span(float(each.min()), float(each.max()))}" for name, each in points.columns.items()]
-    entries = {"Rows": f"{points.n:,}: {', '.join(ranges)}", "Next": f"sweeplab laws next {source}"}
+    ranges = [
+        f"{name} {span(float(each.min()), float(each.max()))}"
+        for name, each in points.columns.items()
+    ]
+    entries = {
+        "Rows": f"{points.n:,}: {', '.join(ranges)}",
+        "Next": f"sweeplab laws next {source}",
+    }
     return Summary(source, entries, answers=[law_in_words(assessment.as_dict())])
 
 
@@ -157,7 +179,8 @@ def _extent(runs: DataFrame) -> str:
 def _values(column: Series) -> str:
     """Write the distinct values of a column, in order."""
     return several_named(
-        [written(value) for value in column.dropna().drop_duplicates().sort_values()], _MOST_NAMED
+        [written(value) for value in column.dropna().drop_duplicates().sort_values()],
+        _MOST_NAMED,
     )
 
 

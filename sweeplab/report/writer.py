@@ -57,7 +57,9 @@ def write_page(
     beside[f"{page}.json"] = "the data of every panel"
     library = (shared or folder) / f"plotly-{get_plotlyjs_version()}.min.js"
     plotly = Path(os.path.relpath(library, folder)).as_posix()
-    html = render(asked.title, summary, panels, beside, plotly, page_trials(report), asked.first)
+    html = render(
+        asked.title, summary, panels, beside, plotly, page_trials(report), asked.first
+    )
     if not shared:
         html = with_plotly(html)
     elif not library.exists():
@@ -66,7 +68,9 @@ def write_page(
     return folder / f"{page}.html"
 
 
-def inputs_of(studies: Sequence[StudyFolder], page: str, dashboard: Path | None, *more: object) -> str:
+def inputs_of(
+    studies: Sequence[StudyFolder], page: str, dashboard: Path | None, *more: object
+) -> str:
     """Return a digest of all that a page of studies shows: their records, their trials' states and its dashboard.
 
     Raises:
@@ -74,7 +78,9 @@ def inputs_of(studies: Sequence[StudyFolder], page: str, dashboard: Path | None,
     """
     digest = sha256(repr((VERSION, more, read_dashboard(dashboard, page))).encode())
     for study in studies:
-        digest.update(repr((study.path.absolute(), study_state(study), count_trials(study))).encode())
+        digest.update(
+            repr((study.path.absolute(), study_state(study), count_trials(study))).encode()
+        )
         files = [*study.path.rglob("*.json*"), study.path / "study.yaml"]
         for file in sorted(files):
             if not file.is_file() or study.report in file.parents:
@@ -110,21 +116,26 @@ def write_law_report(assessment: Assessment, source: str, page: Path) -> Path:
         kind = PANELS[spec.panel]
         if kind.source == "points":
             chosen = {
-                name: value for name, value in law.items() if name in options_of(spec.panel).model_fields
+                name: value
+                for name, value in law.items()
+                if name in options_of(spec.panel).model_fields
             }
             panels.append(make_panel(replace(spec, options={**spec.options, **chosen}), report))
     write_single_page(page, asked.title, summarize_table(assessment, source), panels)
     return page
 
 
-def write_single_page(file: Path, title: str, summary: Summary, panels: Iterable[Panel]) -> None:
+def write_single_page(
+    file: Path, title: str, summary: Summary, panels: Iterable[Panel]
+) -> None:
     """Write a page with plotly.js and all data inside, and no other files.
 
     Raises:
         BadInput: it cannot be written.
     """
     _write_files(
-        file.parent, {file.name: with_plotly(render(title, summary, list(panels), {}, "plotly.min.js"))}
+        file.parent,
+        {file.name: with_plotly(render(title, summary, list(panels), {}, "plotly.min.js"))},
     )
 
 
@@ -138,14 +149,21 @@ def _write_files(folder: Path, contents: Mapping[str, str]) -> None:
         for name, text in contents.items():
             write_whole(folder / name, text.encode())
     except OSError as error:
-        raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
+        raise BadInput(
+            Problem(f"cannot be written: {error.strerror or error}", file=folder)
+        ) from error
 
 
 def _json(title: str, summary: Summary, panels: Sequence[Panel], inputs: str) -> str:
     """Write the panels' data as JSON; NaN and infinity become null."""
     described = []
     for panel in panels:
-        named = {name: getattr(panel, name) for name in ("title", "notes", "warnings", "missing", "result")}
-        described.append(named | {"kind": type(panel).__name__, "data": panel.data.to_dict(orient="records")})
+        named = {
+            name: getattr(panel, name)
+            for name in ("title", "notes", "warnings", "missing", "result")
+        }
+        described.append(
+            named | {"kind": type(panel).__name__, "data": panel.data.to_dict(orient="records")}
+        )
     about = asdict(summary) | {"title": title, "inputs": inputs, "panels": described}
     return json.dumps(json_ready(about), indent=1, allow_nan=False, default=str)

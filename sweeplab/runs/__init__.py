@@ -34,7 +34,9 @@ def check_imported_name(lab: Path, name: str) -> None:
     if not is_name(name):
         raise BadInput(Problem(f"{name!r} cannot be a run's name", f"--name of {NAMES}"))
     if name in study_names(lab):
-        raise BadInput(Problem(f"{name!r} is a study's name and opens its best run", "--name with another"))
+        raise BadInput(
+            Problem(f"{name!r} is a study's name and opens its best run", "--name with another")
+        )
 
 
 def open_run(text: str, lab: Path, allow_plugins: bool = False) -> Run:
@@ -69,7 +71,9 @@ def open_run(text: str, lab: Path, allow_plugins: bool = False) -> Run:
     try:
         return Run.of(load_checkpoint(checkpoint, name))
     except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        raise BadInput(f"run {name} cannot be opened: its model.json does not describe a run") from error
+        raise BadInput(
+            f"run {name} cannot be opened: its model.json does not describe a run"
+        ) from error
     except (DamagedCheckpoint, OSError, ValueError) as error:
         raise BadInput(f"run {name} cannot be opened: {error}") from error
 
@@ -100,10 +104,14 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
         path = StudyTrials(folder).find(cell or None).runs[0].path
     run_name = f"{name}/{path.parent.name}/{path.name}"
     if not is_file(path / "run.json"):
-        raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, _runs(folder))))
+        raise BadInput(
+            Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, _runs(folder)))
+        )
     checkpoint = RunFolder(path).checkpoint()
     if not checkpoint:
-        raise BadInput(f"run {run_name} kept no checkpoint; track: {{checkpoints: best}} keeps one")
+        raise BadInput(
+            f"run {run_name} kept no checkpoint; track: {{checkpoints: best}} keeps one"
+        )
     return checkpoint, run_name
 
 

@@ -80,7 +80,9 @@ class Writer:
             yield from sample(self._next(), sampler, self.prompt, self.max_new_tokens)
             return
         model, prompt = self.run.model, self.prompt
-        filled = fill(model.transformer, model.stacked, prompt, self.run.tokenizer.vocab_size, sampler)
+        filled = fill(
+            model.transformer, model.stacked, prompt, self.run.tokenizer.vocab_size, sampler
+        )
         yield from (filled[place] for place in prompt.holes)
 
     def beams(self, n_beams: int) -> list[dict[str, Any]]:
@@ -120,7 +122,13 @@ class Writer:
             row = []
             for token, probability in zip(ids, probabilities, strict=True):
                 if probability > 0:
-                    row.append({"token": named(self.run, token), "id": token, "probability": probability})
+                    row.append(
+                        {
+                            "token": named(self.run, token),
+                            "id": token,
+                            "probability": probability,
+                        }
+                    )
             ranked.append(row)
         return ranked
 
@@ -162,7 +170,9 @@ class Writer:
         yield HOLE.join(texts[min(max(here, 0) + 1, n_holes) :])
 
 
-def chosen(values: Hyperparameters, asked: Mapping[str, Any], greedy: bool = False) -> tuple[Sampling, int]:
+def chosen(
+    values: Hyperparameters, asked: Mapping[str, Any], greedy: bool = False
+) -> tuple[Sampling, int]:
     """Return how to sample tokens, and how many at most: as asked, else by the run's hyperparameters.
 
     Raises:

@@ -61,7 +61,9 @@ def read_prompt(run: LoadedRun, text: str) -> Batch:
     prompt = writer.prompt
     check_room(prompt.start, run.values)
     tokens = list(prompt.start)
-    if prompt.source is not None or (objective_of(run.values).learns != "text" and not fills_holes(run)):
+    if prompt.source is not None or (
+        objective_of(run.values).learns != "text" and not fills_holes(run)
+    ):
         tokens = [*tokens, *writer.tokens()][: run.values.block_size]
     inputs = np.array([tokens])
     return Batch(inputs, inputs, None if prompt.source is None else np.array([prompt.source]))
@@ -91,7 +93,9 @@ def attention_maps(run: LoadedRun, text: str) -> list[AttentionMap]:
             parts = (("attention", side.name, queries), ("cross", "cross", words["encoder."]))
             for part, where, keys in parts:
                 if f"{name}.{part}" in weights:
-                    maps.append(AttentionMap(where, index, queries, keys, weights[f"{name}.{part}"]))
+                    maps.append(
+                        AttentionMap(where, index, queries, keys, weights[f"{name}.{part}"])
+                    )
     return maps
 
 
@@ -104,14 +108,18 @@ def traced_prompt(run: LoadedRun, text: str, n_values: int) -> Rows:
     from sweeplab.model.tracing import trace_batch
 
     batch = read_prompt(run, text)
-    return trace_batch(run.model.shape, run.model.weights, batch, batch.inputs.shape[1] - 1, n_values)
+    return trace_batch(
+        run.model.shape, run.model.weights, batch, batch.inputs.shape[1] - 1, n_values
+    )
 
 
 def _words(run: LoadedRun, tokens: Sequence[int]) -> list[str]:
     return [named(run, token).translate(_VISIBLE) for token in tokens]
 
 
-def evaluated(text: str, lab: Path, study: str | None = None, allow_plugins: bool = False) -> dict[str, Any]:
+def evaluated(
+    text: str, lab: Path, study: str | None = None, allow_plugins: bool = False
+) -> dict[str, Any]:
     """Evaluate a run on a validation split: return its measures, as plain values.
 
     The data are those of `study`, by default of the study in the run's name.
@@ -122,7 +130,9 @@ def evaluated(text: str, lab: Path, study: str | None = None, allow_plugins: boo
     run = open_run(text, lab, allow_plugins=allow_plugins)
     trained_in = text.partition("/")[0]
     if study is None and trained_in not in study_names(lab):
-        raise BadInput(f"run {text} is of no study in this lab: name one with --study, for its data")
+        raise BadInput(
+            f"run {text} is of no study in this lab: name one with --study, for its data"
+        )
     study = study or trained_in
     folder = find_study(lab, study)
     spec = read_spec(folder, allow_plugins=allow_plugins)
@@ -131,7 +141,9 @@ def evaluated(text: str, lab: Path, study: str | None = None, allow_plugins: boo
         raise BadInput(f"run {text} and study {study} have different tokenizers")
     kind = objective_of(run.values)
     if kind.learns != dataset.kind:
-        raise BadInput(f"run {text} was trained on {kind.learns}, but study {study} has {dataset.kind}")
+        raise BadInput(
+            f"run {text} was trained on {kind.learns}, but study {study} has {dataset.kind}"
+        )
     check_fits({"validation": dataset.val}, run.values)
     return {
         "run": run.run_id,
@@ -182,7 +194,10 @@ def scored(
         of_runs = evaluation(model.stacked, LossInputs(columns, at_start))
     measures = {name: runs[0] for name, runs in of_runs.items()}
     loss = measures.pop("val_loss")
-    measures, bits = {f"{split}_loss": loss, **measures}, dataset.bits_per_byte(loss, values, split)
+    measures, bits = (
+        {f"{split}_loss": loss, **measures},
+        dataset.bits_per_byte(loss, values, split),
+    )
     if bits is None:
         return measures
     return {**measures, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}

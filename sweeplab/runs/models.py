@@ -53,7 +53,10 @@ class Sized:
             "active": accounting.n_params_active(shape),
             "parts": [
                 {
-                    **{name.replace("per_layer", "each"): value for name, value in asdict(term).items()},
+                    **{
+                        name.replace("per_layer", "each"): value
+                        for name, value in asdict(term).items()
+                    },
                     "parameters": term.count,
                 }
                 for term in accounting.terms(shape)
@@ -74,13 +77,19 @@ def model_of(name: str, overrides: Sequence[str] = ()) -> Sized:
         sizes = DataSizes(published.vocab_size)
     shapes = _shapes(spec, sizes)
     if len(shapes) > 1:
-        raise BadInput(Problem(f"these are {several(len(shapes), 'model')}", "one value per hyperparameter"))
+        raise BadInput(
+            Problem(
+                f"these are {several(len(shapes), 'model')}", "one value per hyperparameter"
+            )
+        )
     (shape,) = shapes.values()
     is_published = all(each.startswith("vocab_size=") for each in overrides)
     return Sized(name, shape, published.notes if is_published else ())
 
 
-def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None) -> list[Sized]:
+def models_of(
+    file: Path, overrides: Sequence[str] = (), cell: str | None = None
+) -> list[Sized]:
     """Return the models of a study's cells, each the median by size of the models sampled in the cell.
 
     Raises:
@@ -91,9 +100,14 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
     return [Sized(key, shape) for key, shape in shapes.items()]
 
 
-def _shapes(spec: StudySpec, sizes: Sizes = None, cell: str | None = None) -> dict[str, ModelShape]:
+def _shapes(
+    spec: StudySpec, sizes: Sizes = None, cell: str | None = None
+) -> dict[str, ModelShape]:
     spaces = spaces_of(spec, cells_named(spec, sizes, cell), sizes)
-    return {space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median) for space in spaces}
+    return {
+        space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median)
+        for space in spaces
+    }
 
 
 def check_coordinates(
@@ -129,7 +143,9 @@ def check_coordinates(
         row = {"parametrization": parametrization, "step": step, "layer": layer, "power": power}
         powers.append(row)
         known = steepest.get(parametrization)
-        if step == STEPS and (known is None or math.isnan(power) or abs(power) > abs(known["power"])):
+        if step == STEPS and (
+            known is None or math.isnan(power) or abs(power) > abs(known["power"])
+        ):
             steepest[parametrization] = row
     sizes = [row._asdict() for row in rows]
     return {"study": spec.name, "sizes": sizes, "powers": powers, "steepest": steepest}

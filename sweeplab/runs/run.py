@@ -33,9 +33,7 @@ class Run(LoadedRun):
         return cls(**vars(loaded))
 
     def __repr__(self) -> str:
-        return (
-            f"<run {self.run_id}: {self.values.family}, {several(n_params(self.model.shape), 'parameter')}>"
-        )
+        return f"<run {self.run_id}: {self.values.family}, {several(n_params(self.model.shape), 'parameter')}>"
 
     def generate(
         self,
@@ -53,11 +51,18 @@ class Run(LoadedRun):
         Raises:
             BadInput: the tokenizer cannot encode a character, or a value is out of range.
         """
-        asked = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        asked = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+        }
         writer = Writer(self, prompt, *chosen(self.values, asked, greedy), seed=seed)
         return "".join(writer.words(writer.tokens()))
 
-    def logits(self, tokens: str | Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Tensor) -> Tensor:
+    def logits(
+        self, tokens: str | Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Tensor
+    ) -> Tensor:
         """Return logits [T, V] for a text or T token ids, [B, T, V] for B rows of ids.
 
         Raises:
@@ -117,15 +122,22 @@ class Run(LoadedRun):
             PairsObjective.check("text", pair, self.values)
             batches = PairsObjective(pair, self.values, self.own_special).evaluation()
         else:
-            batches = objective_of(self.values).likelihood(tokens, self.values, self.own_special)
+            batches = objective_of(self.values).likelihood(
+                tokens, self.values, self.own_special
+            )
         ids, probabilities = list[int](), list[float]()
         for batch in batches:
             placed = changed(batch, lambda part: torch.from_numpy(part)[None])
             logits = self.model.transformer.logits(self.model.stacked, placed)[0].double()
             targets = placed.targets.flatten()
             counted = targets != NO_TARGET
-            of_targets = logits[counted].log_softmax(dim=-1).gather(1, targets[counted, None])[:, 0]
-            ids, probabilities = ids + targets[counted].tolist(), probabilities + of_targets.tolist()
+            of_targets = (
+                logits[counted].log_softmax(dim=-1).gather(1, targets[counted, None])[:, 0]
+            )
+            ids, probabilities = (
+                ids + targets[counted].tolist(),
+                probabilities + of_targets.tolist(),
+            )
         lengths = self.tokenizer.byte_lengths()
         n_bytes = sum(int(lengths[token]) for token in ids if token < len(lengths))
         total = math.fsum(probabilities)
@@ -145,7 +157,9 @@ class Run(LoadedRun):
         if not texts:
             return []
         # Each text gets a placeholder label, because the objective needs pairs; its value is not read.
-        parts = [part for text in texts for part in (self.encoded(text), np.zeros(1, np.uint16))]
+        parts = [
+            part for text in texts for part in (self.encoded(text), np.zeros(1, np.uint16))
+        ]
         ends = np.cumsum([len(part) for part in parts])
         pairs = Pairs(np.concatenate(parts), ends, self.values.n_labels or 0, kind="labels")
         answers = list[dict[str, Any]]()
@@ -154,7 +168,11 @@ class Run(LoadedRun):
             for row in shares.tolist():
                 ranked = sorted(zip(self.labels, row, strict=True), key=lambda pair: -pair[1])
                 label, probability = ranked[0]
-                answer = {"label": label, "probability": probability, "probabilities": dict(ranked)}
+                answer = {
+                    "label": label,
+                    "probability": probability,
+                    "probabilities": dict(ranked),
+                }
                 answers.append({"text": texts[len(answers)], **answer})
         return answers
 
@@ -177,5 +195,7 @@ def two_texts(text: str) -> tuple[str, str]:
     """
     first, tab, second = text.partition("\t")
     if not tab or not first.strip() or not second.strip():
-        raise BadInput(Problem(f"there are no two texts in {text!r}", "a tab between two texts"))
+        raise BadInput(
+            Problem(f"there are no two texts in {text!r}", "a tab between two texts")
+        )
     return first, second

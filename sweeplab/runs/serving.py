@@ -33,7 +33,10 @@ class ServedModel:
         kind, texts = objective_of(self.run.values).learns, _texts(model_input)
         if kind in WRITTEN:
             return [self.run.generate(text, **(params or {})) for text in texts]
-        return [{name: row[name] for name in RETURNED.get(kind, row)} for row in self.run.predict(texts)]
+        return [
+            {name: row[name] for name in RETURNED.get(kind, row)}
+            for row in self.run.predict(texts)
+        ]
 
 
 def _texts(model_input: Any) -> list[str]:

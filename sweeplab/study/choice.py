@@ -49,18 +49,27 @@ class SearchAxis:
     half: float = 1.0
 
     @classmethod
-    def of_numbers(cls, name: str, low: float, high: float, is_searched: bool, is_log: bool) -> Self:
+    def of_numbers(
+        cls, name: str, low: float, high: float, is_searched: bool, is_log: bool
+    ) -> Self:
         """Return the axis of a range."""
         if is_log:
             low, high = math.log(low), math.log(high)
-        return cls(name, is_searched, (), is_log, (low + high) / 2, max((high - low) / 2, 1e-12))
+        return cls(
+            name, is_searched, (), is_log, (low + high) / 2, max((high - low) / 2, 1e-12)
+        )
 
     def columns(self, values: Sequence[Any]) -> Floats:
         """Return the columns of some values [n, …]; None is missing."""
         if self.choices:
-            return np.array([[float(value == choice) for choice in self.choices] for value in values])
+            return np.array(
+                [[float(value == choice) for choice in self.choices] for value in values]
+            )
         transform = math.log if self.is_log else float
-        shares = [value is not None and (transform(value) - self.middle) / self.half for value in values]
+        shares = [
+            value is not None and (transform(value) - self.middle) / self.half
+            for value in values
+        ]
         return np.array(shares, float)[:, None]
 
 
@@ -78,14 +87,25 @@ class Axes:
     def of_trials(cls, sizes: Sequence[Values], searched: Sequence[Values]) -> Self:
         """Return the axes of what varies among trials, as wide as their values."""
         names = dict.fromkeys(name for values in searched for name in values)
-        by_name = {name: [values[name] for values in searched if name in values] for name in names}
-        axes = [axis for name, values in by_name.items() for axis in axes_of_values(name, values, True)]
+        by_name = {
+            name: [values[name] for values in searched if name in values] for name in names
+        }
+        axes = [
+            axis
+            for name, values in by_name.items()
+            for axis in axes_of_values(name, values, True)
+        ]
         return cls([*axes, *size_axes(sizes)])
 
     def rows(self, sizes: Sequence[Values], searched: Sequence[Values]) -> Floats:
         """Return the rows [n, d] of trials, by the values of their cells and their searched values."""
         columns = [
-            axis.columns([of_trial.get(axis.name) for of_trial in (searched if axis.is_searched else sizes)])
+            axis.columns(
+                [
+                    of_trial.get(axis.name)
+                    for of_trial in (searched if axis.is_searched else sizes)
+                ]
+            )
             for axis in self._axes
         ]
         return np.hstack([np.empty((len(sizes), 0)), *columns])
@@ -127,20 +147,34 @@ class Tried:
 
     @classmethod
     def of(
-        cls, place: Place, value: float, sizes: Values, searched: Values, losses: Mapping[int, float | None]
+        cls,
+        place: Place,
+        value: float,
+        sizes: Values,
+        searched: Values,
+        losses: Mapping[int, float | None],
     ) -> Self:
         """Return a trial with the losses by seed at the evaluation of its value, if they are known.
 
         A plugin's metric is known as the mean over seeds only. Values of the cell that are tuned, such as the learning
         rate, are searched ones like those of a search.
         """
-        searched = {**searched, **{name: value for name, value in sizes.items() if is_tuned(name)}}
+        searched = {
+            **searched,
+            **{name: value for name, value in sizes.items() if is_tuned(name)},
+        }
         sizes = {name: value for name, value in sizes.items() if name not in searched}
         known = [loss for loss in losses.values() if loss is not None and math.isfinite(loss)]
-        if len(known) < len(losses) or not known or not math.isclose(fmean(known), value, rel_tol=1e-6):
+        if (
+            len(known) < len(losses)
+            or not known
+            or not math.isclose(fmean(known), value, rel_tol=1e-6)
+        ):
             known = [value]
         # JSON has lists for the pairs of a run's record.
-        pairs = {name: tuple(value) for name, value in searched.items() if isinstance(value, list)}
+        pairs = {
+            name: tuple(value) for name, value in searched.items() if isinstance(value, list)
+        }
         return cls(*place, value, sizes, searched | pairs, known, [*losses])
 
     @property
@@ -192,10 +226,15 @@ class Choice:
         if self.expected is None:
             return [f"chosen by the lowest value seen: {self.why}"] if self.n_trials > 1 else []
         one = self.expected
-        sentences = [f"chosen by the expected value, {one.value:.4f} ({one.low:.4f} to {one.high:.4f})"]
+        sentences = [
+            f"chosen by the expected value, {one.value:.4f} ({one.low:.4f} to {one.high:.4f})"
+        ]
         if self.rivals:
             has_one_cell = {cell for cell, _ in self.rivals} == {self.place[0]}
-            names = [(f"{cell}/" if not has_one_cell else "") + str(number) for cell, number in self.rivals]
+            names = [
+                (f"{cell}/" if not has_one_cell else "") + str(number)
+                for cell, number in self.rivals
+            ]
             sentences.append(
                 f"not distinguishable from trial {several_named(names)}: the spread between "
                 f"seeds is {one.spread:.1%}; {command} trains them on more seeds"
@@ -217,7 +256,11 @@ class Ranking:
         if not among:
             return None
         best, first = among[0], first_of_same(among)
-        same = [each for each in among if (each.cell, first[each.place]) == (best.cell, first[best.place])]
+        same = [
+            each
+            for each in among
+            if (each.cell, first[each.place]) == (best.cell, first[best.place])
+        ]
         n_seeds = sum(len(trial.losses) for trial in same)
         expected, rivals = self.expected.get(best.place), list[Place]()
         if expected:
@@ -225,7 +268,9 @@ class Ranking:
             for trial in among:
                 if trial not in same and self.expected[trial.place].value < reach:
                     rivals.append(trial.place)
-        return Choice(best.place, best.value, expected, n_seeds, tuple(rivals), self.why, len(among))
+        return Choice(
+            best.place, best.value, expected, n_seeds, tuple(rivals), self.why, len(among)
+        )
 
 
 def first_of_same(trials: Sequence[Tried]) -> dict[Place, int]:
@@ -255,7 +300,9 @@ def is_tuned(name: str) -> bool:
 def rank(trials: Sequence[Tried]) -> Ranking:
     """Rank trials of one task by their expected losses; trials with the same values by the value seen."""
     lowest_first = sorted(trials, key=lambda trial: (trial.value, *trial.place))
-    axes = Axes.of_trials([trial.sizes for trial in trials], [trial.searched for trial in trials])
+    axes = Axes.of_trials(
+        [trial.sizes for trial in trials], [trial.searched for trial in trials]
+    )
     why = _too_little(trials, axes)
     if why:
         return Ranking(tuple(lowest_first), {}, why)
@@ -280,7 +327,9 @@ def rank(trials: Sequence[Tried]) -> Ranking:
         middle, reach = float(mean[at]), LEVEL_90 * float(sd[at])
         value, low, high = math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
         expected[trial.place] = Expected(value, low, high, float(spread[at]))
-    ordered = sorted(kept, key=lambda trial: (expected[trial.place].value, trial.value, *trial.place))
+    ordered = sorted(
+        kept, key=lambda trial: (expected[trial.place].value, trial.value, *trial.place)
+    )
     left = [trial for trial in lowest_first if trial.place not in expected]
     return Ranking((*ordered, *left), expected)
 

@@ -53,7 +53,9 @@ def study_dataset(spec: StudySpec) -> Dataset:
     places = {name: getattr(data, name) for name in DATA_FILES}
     fields = (data.field,) if isinstance(data.field, str) else tuple(data.field or ())
     source = Source(**places, fields=fields, encoding=data.encoding or "")
-    return prepare(data.corpus, data.tokenizer, source, vocab_size=data.vocab_size, trained=trained)
+    return prepare(
+        data.corpus, data.tokenizer, source, vocab_size=data.vocab_size, trained=trained
+    )
 
 
 def placed_dataset(spec: StudySpec) -> Dataset:
@@ -66,7 +68,9 @@ def placed_dataset(spec: StudySpec) -> Dataset:
         return study_dataset(spec)
     except BadInput as error:
         name = next(iter(spec.data_files), "corpus")
-        with spec.blaming(("data", "vocab_size" if isinstance(error, WrongVocabulary) else name)):
+        with spec.blaming(
+            ("data", "vocab_size" if isinstance(error, WrongVocabulary) else name)
+        ):
             raise
 
 
@@ -121,14 +125,18 @@ def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Datas
     All count as many tokens as the longest of these trials reads: cells are compared with one baseline.
     """
     baselines, spaces = {}, list(spaces)
-    longest = max((train_tokens(space.typical, space.typical.max_iters) for space in spaces), default=0)
+    longest = max(
+        (train_tokens(space.typical, space.typical.max_iters) for space in spaces), default=0
+    )
     for space in spaces:
         if baseline := find_baseline(dataset, space.typical, n_read=longest):
             baselines[space.cell.key] = asdict(baseline)
     write_whole(folder.baselines_file, json.dumps(baselines, indent=1).encode())
 
 
-def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparameters]) -> list[str]:
+def check_rows(
+    spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparameters]
+) -> list[str]:
     """Check that every split has rows of block_size tokens; return warnings about text that rows cut off.
 
     Raises:
@@ -177,10 +185,13 @@ class Start:
     @property
     def bound(self) -> list[str]:
         """Return the model hyperparameters that must be the same in every trial."""
-        free = {"init", "vocab_size", "block_size"}  # trained weights need no init, and a vocabulary may grow
-        if self.shape.is_plugin:  # which of its weights have a row per token or position is unknown
+        # Trained weights need no init, and a vocabulary may grow.
+        free = {"init", "vocab_size", "block_size"}
+        # Which of its weights have a row per token or position is unknown.
+        if self.shape.is_plugin:
             free = {"init"}
-        elif self.shape.positions == "learned":  # others have no weight per position, and allow any length
+        # Others have no weight per position, and allow any length.
+        elif self.shape.positions == "learned":
             free = {"init", "vocab_size"}
         return [*(name for name in FIELDS if name not in free), *dict(self.shape.own)]
 
@@ -200,7 +211,9 @@ class Start:
             if name not in auto and theirs[name] != TABLE[name].default
         }
         ours = special_tokens(self.values)
-        has_own = any((self.special or {}).get(name, ours[name]) != ours[name] for name in ours.names)
+        has_own = any(
+            (self.special or {}).get(name, ours[name]) != ours[name] for name in ours.names
+        )
         is_auto = theirs["vocab_size"] == self.tokenizer.vocab_size + n_special(self.values)
         if has_own or is_auto:
             return values
@@ -219,7 +232,10 @@ class Start:
 
 def no_start(folder: Path) -> tuple[str, str]:
     """Say that a folder has no checkpoint, and what may be named instead."""
-    return f"init_from: there is no checkpoint in {folder}", "a run's name, or a folder with model.json"
+    return (
+        f"init_from: there is no checkpoint in {folder}",
+        "a run's name, or a folder with model.json",
+    )
 
 
 def open_start(folder: Path) -> Start:
@@ -259,11 +275,15 @@ def read_start(spec: StudySpec) -> Start | None:
         raise BadInput(spec.problem(("data", "tokenizer"), what, f"tokenizer: {name}"))
     if spec.data.vocab_size is not None:
         what = f"vocab_size cannot be set: the tokenizer is that of the run in {folder}"
-        raise BadInput(spec.problem(("data", "vocab_size"), what, "no vocab_size together with init_from"))
+        raise BadInput(
+            spec.problem(("data", "vocab_size"), what, "no vocab_size together with init_from")
+        )
     return start
 
 
-def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]) -> None:
+def check_start(
+    spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]
+) -> None:
     """Check that every trial has the model of the run that it starts from.
 
     Raises:
@@ -275,7 +295,9 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
     for values in trials:
         ours = values.as_dict() | vars(ModelShape.of(values))
         changed = [name for name in start.bound if theirs[name] != ours[name]]
-        changed = [name for name in changed if not (follows(name, theirs) and follows(name, ours))]
+        changed = [
+            name for name in changed if not (follows(name, theirs) and follows(name, ours))
+        ]
         if changed:
             differences = "; ".join(
                 f"{name} {shown(theirs[name])}, not {shown(ours[name])}" for name in changed

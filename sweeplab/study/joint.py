@@ -71,8 +71,14 @@ def _stride(n_cells: int, n_axes: int) -> int:
 
     def nearest(stride: int) -> float:
         # The k-th point lies between k others: it can be no farther than 1 / (k + 1) from all of them.
-        apart = [np.abs(spread(number * stride, n_axes) - spread(0, n_axes)) for number in range(1, 6)]
-        return min(k * float(np.minimum(each, 1 - each).max(initial=0.0)) for k, each in enumerate(apart, 2))
+        apart = [
+            np.abs(spread(number * stride, n_axes) - spread(0, n_axes))
+            for number in range(1, 6)
+        ]
+        return min(
+            k * float(np.minimum(each, 1 - each).max(initial=0.0))
+            for k, each in enumerate(apart, 2)
+        )
 
     return max(range(n_cells, n_cells + N_STRIDES), key=nearest)
 
@@ -99,7 +105,9 @@ def _searched_axes(spaces: Sequence[Space]) -> Iterator[SearchAxis]:
         ranges = [entry for entry in all_cells if isinstance(entry, Range)]
         if ranges:
             low, high = min(entry.min for entry in ranges), max(entry.max for entry in ranges)
-            yield SearchAxis.of_numbers(name, low, high, True, all(entry.log for entry in ranges))
+            yield SearchAxis.of_numbers(
+                name, low, high, True, all(entry.log for entry in ranges)
+            )
         else:
             lists = [entry.values for entry in all_cells if isinstance(entry, Choices)]
             yield from axes_of_values(name, sum(lists, ()), True)
@@ -176,11 +184,15 @@ class JointModel:
             return surrogate
         return surrogate.expecting(np.vstack(pending))
 
-    def first(self, cell: int, number: int, fixed: Mapping[str, Any] | None = None) -> dict[str, Scalar]:
+    def first(
+        self, cell: int, number: int, fixed: Mapping[str, Any] | None = None
+    ) -> dict[str, Scalar]:
         """Return the point of a trial before there is a surrogate: the points of all cells fill the space evenly."""
         n_axes = len(self.spaces[cell].parameters)
         offset = np.random.default_rng(generator_key(self.seed, "joint")).random(n_axes)
-        place = (spread(number * _stride(len(self.spaces), n_axes) + cell, n_axes) + offset) % 1.0
+        place = (
+            spread(number * _stride(len(self.spaces), n_axes) + cell, n_axes) + offset
+        ) % 1.0
         return self.spaces[cell].point(place.tolist(), fixed)
 
     def propose(
@@ -196,17 +208,24 @@ class JointModel:
 
         for candidate in (*self._apart(cell, number, candidates), *candidates):
             point = candidate.point
-            if trials.twin(point, number) is None and space.broken(space.values_of(point)) is None:
+            if (
+                trials.twin(point, number) is None
+                and space.broken(space.values_of(point)) is None
+            ):
                 return point
         return candidates[0].point
 
-    def _apart(self, cell: int, number: int, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    def _apart(
+        self, cell: int, number: int, candidates: Sequence[_Candidate]
+    ) -> list[_Candidate]:
         """Return the candidates that are at least LEAST_APART from the cell's running trials in a searched value.
 
         The least distance is half of an even spacing where more trials run than would fit.
         """
         running = [
-            trial.params for trial in self.trials(cell).running() if trial.params and trial.number != number
+            trial.params
+            for trial in self.trials(cell).running()
+            if trial.params and trial.number != number
         ]
         if not running:
             return list(candidates)
@@ -224,7 +243,9 @@ class JointModel:
     ) -> list[_Candidate]:
         """Return points of a cell, the most promising first; in any order without a surrogate."""
         space = self.spaces[cell]
-        draws = np.random.default_rng(generator_key(self.seed, f"joint/{space.cell.key}/{number}"))
+        draws = np.random.default_rng(
+            generator_key(self.seed, f"joint/{space.cell.key}/{number}")
+        )
 
         def added(to: Sequence[_Candidate], places: Floats) -> list[_Candidate]:
             new = [_Candidate(place, space.point(place.tolist(), fixed)) for place in places]
@@ -237,7 +258,9 @@ class JointModel:
         for width in NEAR:
             best = self._ranked(surrogate, cell, candidates, exploits)[:N_BEST]
             centers = [each.shares for each in itertools.islice(itertools.cycle(best), N_NEAR)]
-            places = np.array(centers) + width * draws.standard_normal((N_NEAR, len(space.parameters)))
+            places = np.array(centers) + width * draws.standard_normal(
+                (N_NEAR, len(space.parameters))
+            )
             candidates = added(candidates, np.clip(places, 0, _BELOW_1))
         return self._ranked(surrogate, cell, candidates, exploits)
 
@@ -254,7 +277,9 @@ class JointModel:
             return [candidates[index] for index in np.argsort(mean, kind="stable")]
         improvement = expected_improvement(mean, sd, float(mean.min()))
         by_improvement = np.argsort(-improvement, kind="stable")
-        few = np.union1d(by_improvement[:N_COMPARED], np.argsort(mean, kind="stable")[:N_COMPARED])
+        few = np.union1d(
+            by_improvement[:N_COMPARED], np.argsort(mean, kind="stable")[:N_COMPARED]
+        )
         gain = knowledge_gradient(surrogate.predict(x[few]), surrogate.noise_sd(x[few]))
         first = few[np.argsort(-gain, kind="stable")]
         rest = by_improvement[~np.isin(by_improvement, first)]
@@ -280,13 +305,19 @@ class JointSampler(RandomSampler):
     `propose` returns the point, given the parameters that are fixed, when the first parameter is asked for.
     """
 
-    def __init__(self, propose: Callable[[Mapping[str, Any]], Mapping[str, Any]], seed: int) -> None:
+    def __init__(
+        self, propose: Callable[[Mapping[str, Any]], Mapping[str, Any]], seed: int
+    ) -> None:
         super().__init__(seed)
         self._propose = propose
         self._point: Mapping[str, Any] | None = None
 
     def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
     ) -> Any:
         """Return the point's value of a parameter."""
         if self._point is None:
@@ -311,7 +342,9 @@ def _rows(trials: Sequence[tuple[int, FrozenTrial]]) -> list[_Row]:
                 known = [gain for _, gain in gains[step]]
             if len(known) >= 2 and 0 < value < math.inf:
                 loss = math.log(value) + float(np.median(known))
-                rows.append(_Row(cell, trial.params, loss, EXTRAPOLATED**2 + float(np.var(known))))
+                rows.append(
+                    _Row(cell, trial.params, loss, EXTRAPOLATED**2 + float(np.var(known)))
+                )
     for cell, trial in diverged if rows else ():
         same = [row.loss for row in rows if row.cell == cell] or [row.loss for row in rows]
         rows.append(_Row(cell, trial.params, max(same) + DIVERGED, DIVERGED**2))
@@ -342,7 +375,9 @@ def expected_improvement(mean: Floats, sd: Floats, best: float) -> Floats:
     from scipy.special import ndtr
 
     z = (best - mean) / sd
-    return np.asarray((best - mean) * ndtr(z) + sd * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi))
+    return np.asarray(
+        (best - mean) * ndtr(z) + sd * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    )
 
 
 def knowledge_gradient(points: Posterior, noise_sd: Floats) -> Floats:
@@ -355,9 +390,11 @@ def knowledge_gradient(points: Posterior, noise_sd: Floats) -> Floats:
     shares = np.exp(-0.5 * results**2)
     shares /= shares.sum()
     spread = np.sqrt(np.diag(points.covariance) + noise_sd**2)
-    moved = points.covariance / np.maximum(spread, 1e-12)  # column k: how all means move with a run at k
+    # Column k: how all means move with a run at k.
+    moved = points.covariance / np.maximum(spread, 1e-12)
     gains = [
-        points.mean.min() - shares @ (points.mean[:, None] + column[:, None] * results).min(axis=0)
+        points.mean.min()
+        - shares @ (points.mean[:, None] + column[:, None] * results).min(axis=0)
         for column in moved.T
     ]
     return np.array(gains)

@@ -101,13 +101,19 @@ def _type_of(name: str, annotation: str) -> Any:
 
 # Parameters that a sampler cannot model are drawn at random; Optuna would warn of it at every trial.
 _QUIET = {"warn_independent_sampling": False}
-_HYPERBAND = {"min_iters": "min_resource", "max_iters": "max_resource", "factor": "reduction_factor"}
+_HYPERBAND = {
+    "min_iters": "min_resource",
+    "max_iters": "max_resource",
+    "factor": "reduction_factor",
+}
 _HALVING = {"min_iters": "min_resource", "factor": "reduction_factor"}
 _HALVING |= {"early_stopping_rate": "min_early_stopping_rate"}
 _TPE = "Tree-structured Parzen estimator: the best all-rounder"
 _CMAES = "Covariance matrix adaptation: for many trials of numeric parameters"
 _GRID = "Every combination of the choices, in random order"
-_ASHA = "Successive halving: at growing iterations only the best 1/factor of the trials continue"
+_ASHA = (
+    "Successive halving: at growing iterations only the best 1/factor of the trials continue"
+)
 _PERCENTILE = "Ends a trial that is not within the best share of the others"
 _SEVERAL = "Several successive halvings with different first rungs"
 _AUTO = "joint where a study searches numbers in several cells; else tpe"
@@ -120,7 +126,9 @@ SAMPLERS: dict[str, AlgorithmRow] = {
     AUTO: AlgorithmRow("RandomSampler", _AUTO, own=_OF_JOINT),
     JOINT: AlgorithmRow("RandomSampler", _JOINT, own=_OF_JOINT),
     "tpe": AlgorithmRow("TPESampler", _TPE),
-    "gp": AlgorithmRow("GPSampler", "Gaussian process: for few trials of few numeric parameters", {}, _QUIET),
+    "gp": AlgorithmRow(
+        "GPSampler", "Gaussian process: for few trials of few numeric parameters", {}, _QUIET
+    ),
     "cmaes": AlgorithmRow("CmaEsSampler", _CMAES, {}, _QUIET),
     "qmc": AlgorithmRow("QMCSampler", "Evenly spread points, whatever the results", {}, _QUIET),
     "random": AlgorithmRow("RandomSampler", "Independent random points"),
@@ -128,7 +136,9 @@ SAMPLERS: dict[str, AlgorithmRow] = {
 }
 PRUNERS: dict[str, AlgorithmRow] = {
     "none": AlgorithmRow("NopPruner", "Every trial runs to its end"),
-    "median": AlgorithmRow("MedianPruner", "Ends a trial that is worse than the median of the others"),
+    "median": AlgorithmRow(
+        "MedianPruner", "Ends a trial that is worse than the median of the others"
+    ),
     "percentile": AlgorithmRow("PercentilePruner", _PERCENTILE),
     "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING, own=_OF_HALVING),
     "hyperband": AlgorithmRow("HyperbandPruner", _SEVERAL, _HYPERBAND, own=_OF_HALVING),
@@ -150,14 +160,18 @@ class Algorithm(Section):
             return written
         named = {"type": written} if isinstance(written, str) else written
         if not isinstance(named, Mapping) or "type" not in named:
-            raise Refusal("", f"{' | '.join(cls.rows)}, or {{type: …}} with Optuna's options beside it")
+            raise Refusal(
+                "", f"{' | '.join(cls.rows)}, or {{type: …}} with Optuna's options beside it"
+            )
         held = {name: value for name, value in named.items() if name != "type"}
         kind = str(named["type"])
         if kind not in cls.rows:
             at = () if isinstance(written, str) else ("type",)
             raise Refusal("", " | ".join(cls.rows), nearest(kind, cls.rows), at=at)
         options = cls.rows[kind].options.model_validate(held.get("options", held))
-        ordered = [name for name in type(options).model_fields if name in options.model_fields_set]
+        ordered = [
+            name for name in type(options).model_fields if name in options.model_fields_set
+        ]
         return {"type": kind, "options": {name: getattr(options, name) for name in ordered}}
 
     @pydantic.model_validator(mode="after")
@@ -194,7 +208,9 @@ def build(algorithm: Algorithm, **unasked: Any) -> Any:
 
     row = algorithm.rows[algorithm.type]
     arguments = {**unasked, **row.defaults}
-    arguments |= {name: value for name, value in algorithm.options.items() if name not in row.own}
+    arguments |= {
+        name: value for name, value in algorithm.options.items() if name not in row.own
+    }
     return _made(row.optuna_class, arguments, ExperimentalWarning, FutureWarning)
 
 
@@ -218,7 +234,11 @@ def as_written(algorithm: Any) -> Any:
         return algorithm
     types = {row.optuna: name for name, row in {**SAMPLERS, **PRUNERS}.items()}
     if kind.__name__ not in types:
-        raise BadInput(Problem(f"a {kind.__name__} cannot be made in each worker", ", ".join(sorted(types))))
+        raise BadInput(
+            Problem(
+                f"a {kind.__name__} cannot be made in each worker", ", ".join(sorted(types))
+            )
+        )
     if arguments is None:
         arguments = _arguments(algorithm)
     return {"type": types[kind.__name__], **arguments}
@@ -228,7 +248,9 @@ def _arguments(algorithm: Any) -> dict[str, Any]:
     held, kind = _held(algorithm), type(algorithm)
     parameters = inspect.signature(kind.__init__).parameters
     arguments = {
-        name: held[name] for name, row in parameters.items() if row.default is row.empty and name in held
+        name: held[name]
+        for name, row in parameters.items()
+        if row.default is row.empty and name in held
     }
     usual = dict.fromkeys(held, -math.inf) | dict.fromkeys(arguments)
     with suppress(TypeError, ValueError):  # one of several arguments may be required
@@ -242,7 +264,9 @@ def _arguments(algorithm: Any) -> dict[str, Any]:
     lost = ", ".join(name for name in held if not _alike(held[name], again.get(name)))
     if lost:
         what = f"this {kind.__name__} does not tell the argument behind its {lost}"
-        raise BadInput(Problem(what, f"functools.partial(optuna.….{kind.__name__}, …) with its arguments"))
+        raise BadInput(
+            Problem(what, f"functools.partial(optuna.….{kind.__name__}, …) with its arguments")
+        )
     return arguments
 
 

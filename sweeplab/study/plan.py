@@ -23,7 +23,16 @@ from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, is_number
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
-from sweeplab.study.options import JOINT, PROMOTE, PRUNERS, SAMPLERS, Pruner, Sampler, as_written, build
+from sweeplab.study.options import (
+    JOINT,
+    PROMOTE,
+    PRUNERS,
+    SAMPLERS,
+    Pruner,
+    Sampler,
+    as_written,
+    build,
+)
 from sweeplab.study.problems import Problems
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, unmet
@@ -77,19 +86,25 @@ class WorkerResources:
     gpu: int | None = None
 
 
-def divide_machine(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) -> list[WorkerResources]:
+def divide_machine(
+    workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int
+) -> list[WorkerResources]:
     """Divide the machine among workers: one per GPU, else one per core with a single thread.
 
     With fewer stacks than cores there is one worker per stack and they share all cores: a single run gets all.
     """
     if n_gpus:
         count = min(n_stacks, n_gpus if workers == "auto" else int(workers))
-        return [WorkerResources(max(1, n_cpus // count), index % n_gpus) for index in range(count)]
+        return [
+            WorkerResources(max(1, n_cpus // count), index % n_gpus) for index in range(count)
+        ]
     count = max(1, min(n_stacks, n_cpus)) if workers == "auto" else int(workers)
     return [WorkerResources(max(1, n_cpus // count))] * count
 
 
-def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, memory_bytes: float) -> int:
+def stack_capacity(
+    wanted: int | str, values: Hyperparameters, n_seeds: int, memory_bytes: float
+) -> int:
     """Return K, the number of runs per stack, for runs like `values`: as wanted, or what pays on the device.
 
     K is limited by the device's memory. The seeds of a trial share a stack where memory allows.
@@ -193,7 +208,10 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON."""
-        return {**TypeAdapter(Plan).dump_python(self, by_alias=True), "data": self.data.as_dict()}
+        return {
+            **TypeAdapter(Plan).dump_python(self, by_alias=True),
+            "data": self.data.as_dict(),
+        }
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Plan:
@@ -225,29 +243,41 @@ def has_cuda(engine: Engine) -> bool:
     return engine.gpus_per_worker > 0
 
 
-def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) -> list[WorkerResources]:
+def worker_resources(
+    spec: StudySpec, cells: Sequence[CellPlan], device: str
+) -> list[WorkerResources]:
     """Return the resources of each worker: a share of this machine, or what the engine requests of remote ones."""
     n_cpus, engine, per_cell = n_cores(), spec.engine, spec.budget.trials_per_cell
     most = MOST_ELSEWHERE.get(engine.type, n_cpus)
     n_stacks = most
     if per_cell is not None:
-        n_stacks = sum(-(-cell.n_trials(per_cell) * len(cell.seeds) // cell.stack) for cell in cells)
+        n_stacks = sum(
+            -(-cell.n_trials(per_cell) * len(cell.seeds) // cell.stack) for cell in cells
+        )
     if engine.type != "local":
         count = min(n_stacks, most) if engine.workers == "auto" else int(engine.workers)
         return [WorkerResources(engine.threads_elsewhere)] * count
-    workers = divide_machine(engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
+    workers = divide_machine(
+        engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0
+    )
     if engine.threads == "auto":
         return workers
     return [replace(worker, threads=int(engine.threads)) for worker in workers]
 
 
-def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources], device: str) -> str:
+def memory_shortage(
+    cells: Sequence[CellPlan], workers: Sequence[WorkerResources], device: str
+) -> str:
     """Describe by how much the largest runs of workers that share a memory exceed it; empty if they fit."""
     n_sharing = max(Counter(worker.gpu for worker in workers).values())
     needed, there = n_sharing * max(cell.memory_bytes for cell in cells), memory_bytes(device)
     if needed <= there:
         return ""
-    runs = "a run takes" if n_sharing == 1 else f"runs of {several(n_sharing, 'worker')} at once take"
+    runs = (
+        "a run takes"
+        if n_sharing == 1
+        else f"runs of {several(n_sharing, 'worker')} at once take"
+    )
     return f"{runs} about {bytes_in_words(needed)} of memory, but there are only {bytes_in_words(there)}"
 
 
@@ -258,9 +288,7 @@ def check_task(runs: Sequence[Hyperparameters]) -> None:
         BadInput: their losses cannot be compared.
     """
     if not have_one_task(runs):
-        what = (
-            f"the trials learn different tasks, by their {' or '.join(TASK)}: their losses cannot be compared"
-        )
+        what = f"the trials learn different tasks, by their {' or '.join(TASK)}: their losses cannot be compared"
         raise BadInput(f"{what}; give each task a study of its own")
 
 
@@ -269,11 +297,18 @@ def check_memory(spec: StudySpec, cells: Sequence[Samples]) -> None:
     if spec.engine.type != "local":
         return
     for cell in cells:
-        needed, there = state_bytes(cell.median), memory_bytes(settle_devices(cell.median).device)
+        needed, there = (
+            state_bytes(cell.median),
+            memory_bytes(settle_devices(cell.median).device),
+        )
         if needed > there:
-            takes = f"needs {bytes_in_words(needed)} for its weights, gradients and moments alone"
+            takes = (
+                f"needs {bytes_in_words(needed)} for its weights, gradients and moments alone"
+            )
             what = f"a run of cell {cell.space.cell.key} {takes}, but there are only {bytes_in_words(there)} of memory"
-            raise BadInput(spec.problem(spec.place(*SIZES), what, "a smaller model, or another machine"))
+            raise BadInput(
+                spec.problem(spec.place(*SIZES), what, "a smaller model, or another machine")
+            )
 
 
 @dataclass(frozen=True)
@@ -287,7 +322,9 @@ class Samples:
     @cached_property
     def median(self) -> Hyperparameters:
         """Return the sample with the median number of parameters."""
-        return sorted(self.valid, key=lambda values: n_params(ModelShape.of(values)))[len(self.valid) // 2]
+        return sorted(self.valid, key=lambda values: n_params(ModelShape.of(values)))[
+            len(self.valid) // 2
+        ]
 
 
 def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
@@ -319,7 +356,9 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     settled = settle_devices(samples.median, has_cuda(spec.engine))
     known = [facts(values) for values in samples.valid]
     sizes = facts(settled)
-    free = free_memory_bytes(settled.device) if spec.engine.type == "local" else MEMORY_ELSEWHERE
+    free = (
+        free_memory_bytes(settled.device) if spec.engine.type == "local" else MEMORY_ELSEWHERE
+    )
     every, last = space.typical.eval_interval, space.typical.max_iters
     return CellPlan(
         cell=space.cell.key,
@@ -420,7 +459,9 @@ def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int) -> B
             def after_trial(self, *_: Any) -> None:
                 pass
 
-        return AskedGrid({name: [*stored_values(each)] for name, each in space.parameters.items()}, cell_seed)
+        return AskedGrid(
+            {name: [*stored_values(each)] for name, each in space.parameters.items()}, cell_seed
+        )
     if sampler.type == "qmc":
         seed = cell_seed
     unasked: dict[str, Any] = {"seed": seed}

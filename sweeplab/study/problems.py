@@ -111,7 +111,13 @@ class Problems:
                 del known[location]
 
     def problem(
-        self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
+        self,
+        path: Location,
+        what: str,
+        allowed: str = "",
+        nearest: str = "",
+        *,
+        at_key: bool = False,
     ) -> Problem:
         """Return a problem placed at the value of `path` (or its key), or at the nearest enclosing place."""
         for length in range(len(path), -1, -1):
@@ -126,7 +132,13 @@ class Problems:
         return Problem(what, allowed, nearest, self.file)
 
     def add(
-        self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
+        self,
+        path: Location,
+        what: str,
+        allowed: str = "",
+        nearest: str = "",
+        *,
+        at_key: bool = False,
     ) -> None:
         """Add a problem at a location."""
         self.found.append(self.problem(path, what, allowed, nearest, at_key=at_key))
@@ -136,16 +148,26 @@ class Problems:
         what = conflict(dotted(first), dotted(second))
         self.add(second, what.what, what.allowed, at_key=True)
 
-    def unknown(self, path: Location, known: Sequence[str], kind: str, elsewhere: Iterable[str] = ()) -> None:
+    def unknown(
+        self, path: Location, known: Sequence[str], kind: str, elsewhere: Iterable[str] = ()
+    ) -> None:
         """Add the problem that the last name of `path` is not one of `known`; `elsewhere` are names of other places."""
         name = str(path[-1])
         near = nearest(name, [*known, *elsewhere])
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
             allowed = "" if near else "`sweeplab hyperparameters` lists them"
-        self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near, at_key=True)
+        self.add(
+            path,
+            f"{dotted(path[:-1])}: unknown {kind} {shown(name)}",
+            allowed,
+            near,
+            at_key=True,
+        )
 
-    def retell(self, error: ValidationError, place: Location = (), elsewhere: Iterable[str] = ()) -> None:
+    def retell(
+        self, error: ValidationError, place: Location = (), elsewhere: Iterable[str] = ()
+    ) -> None:
         """Add all that pydantic found wrong with the value at a place.
 
         `elsewhere` are names that an unknown key at the top may mean.
@@ -168,7 +190,9 @@ class Problems:
                     self.add(path, f"{dotted(path)} {what}", refusal.allowed, refusal.nearest)
                 continue
             what, near = f"{dotted(path)} is {shown(value)}", ""
-            allowed = ALLOWED.get(kind, detail["msg"].removeprefix("Input should be ")).format(**context)
+            allowed = ALLOWED.get(kind, detail["msg"].removeprefix("Input should be ")).format(
+                **context
+            )
             if kind == "too_long":
                 what = f"{dotted(path)} has {several(context['actual_length'], 'entry')}"
             elif kind == "literal_error":

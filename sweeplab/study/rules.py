@@ -106,10 +106,15 @@ def follows(name: str, values: Values) -> bool:
         return False
 
 
-def order(search: Mapping[str, SearchSpec], fixed: Set[str], lengths: Iterable[str] = ()) -> list[str]:
+def order(
+    search: Mapping[str, SearchSpec], fixed: Set[str], lengths: Iterable[str] = ()
+) -> list[str]:
     """Return the names of the search, each after those it depends on, otherwise in the order of the file."""
     ordered: list[str] = []
-    waiting = {name: expanded(needs(entry), fixed, lengths) & search.keys() for name, entry in search.items()}
+    waiting = {
+        name: expanded(needs(entry), fixed, lengths) & search.keys()
+        for name, entry in search.items()
+    }
     while waiting:
         ready = next(name for name, needed in waiting.items() if needed <= set(ordered))
         ordered.append(ready)
@@ -134,22 +139,39 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
         if isinstance(entry, Derived):
             every.append(_derived_rule(name, entry))
     for shape in SHAPE_REQUIREMENTS:
-        every.append(Rule(shape.text, spec.place(*shape.names), frozenset(shape.names), _shape_meets(shape)))
+        every.append(
+            Rule(
+                shape.text,
+                spec.place(*shape.names),
+                frozenset(shape.names),
+                _shape_meets(shape),
+            )
+        )
     if spec.place("head_dim") == NOWHERE:
         every.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
     if sizes:
-        every.append(_expression_rule(f"vocab_size >= {sizes.vocab_size}", spec.place("vocab_size")))
-    every += [_expression_rule(text, spec.place(*sorted(Expression(text).names))) for text in REQUIREMENTS]
+        every.append(
+            _expression_rule(f"vocab_size >= {sizes.vocab_size}", spec.place("vocab_size"))
+        )
+    every += [
+        _expression_rule(text, spec.place(*sorted(Expression(text).names)))
+        for text in REQUIREMENTS
+    ]
     for text, names, meets in _data_rules(spec, sizes):
         every.append(Rule(text, spec.place(*names), frozenset(names), meets))
-    every += [_expression_rule(text, ("constraints", index)) for index, text in enumerate(spec.constraints)]
+    every += [
+        _expression_rule(text, ("constraints", index))
+        for index, text in enumerate(spec.constraints)
+    ]
     return every
 
 
 Meets = Callable[[Hyperparameters], bool]
 
 
-def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[tuple[str, list[str], Meets]]:
+def _data_rules(
+    spec: StudySpec, sizes: DataSizes | None
+) -> Iterator[tuple[str, list[str], Meets]]:
     """Yield the rules between corpus, objective, family and sizes; those on the vocabulary where it is known."""
     # Imported here because it imports numpy, which is slow.
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
@@ -160,7 +182,9 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[tuple[str,
         suits = [name for name, objective in objectives if objective.learns == kind]
         text = f"objective is {' or '.join(suits)}, because corpus {spec.data.corpus} {has}"
         yield text, ["objective"], lambda values: values.objective in suits
-    suited = ", ".join(f"{name}: {' or '.join(objective.families)}" for name, objective in objectives)
+    suited = ", ".join(
+        f"{name}: {' or '.join(objective.families)}" for name, objective in objectives
+    )
     yield (
         f"objective suits family ({suited})",
         ["objective", "family"],
@@ -183,12 +207,18 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[tuple[str,
             ["objective"],
             lambda values: spec.init_from is not None or values.objective not in starting,
         )
-    groups = ", ".join(f"{name}: {each.per_loss}" for name, each in objectives if each.per_loss > 1)
+    groups = ", ".join(
+        f"{name}: {each.per_loss}" for name, each in objectives if each.per_loss > 1
+    )
     if groups:
         yield (
             f"batch_size / grad_accum is a multiple of what objective needs ({groups})",
             ["batch_size", "grad_accum", "objective"],
-            lambda values: not values.batch_size // values.grad_accum % OBJECTIVES[values.objective].per_loss,
+            lambda values: (
+                not values.batch_size
+                // values.grad_accum
+                % OBJECTIVES[values.objective].per_loss
+            ),
         )
     if sizes:
         n_symbols = sizes.vocab_size
@@ -212,7 +242,8 @@ def _shape_meets(requirement: Requirement) -> Callable[[Hyperparameters], bool]:
     def meets(values: Hyperparameters) -> bool:
         try:
             return requirement.holds(ModelShape.of(values))
-        except (ArithmeticError, TypeError, ValueError):  # a bad derived value, reported by its own rule
+        # A bad derived value, reported by its own rule.
+        except (ArithmeticError, TypeError, ValueError):
             return False
 
     return meets

@@ -69,7 +69,10 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Return the cell's name, such as `n_layer=1,n_embd=32`, usable as a folder name; `all` without a grid."""
-        key = ",".join(f"{name}={_word(value)}" for name, value in self.values.items()) or self.plain
+        key = (
+            ",".join(f"{name}={_word(value)}" for name, value in self.values.items())
+            or self.plain
+        )
         if len(key) <= LONGEST_KEY:
             return key
         return f"{key[:LONGEST_KEY]}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -103,8 +106,12 @@ class Space:
         self._n_symbols = self.sizes.vocab_size if self.sizes else VOCABULARY_STAND_IN
         self.given = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
-        self._auto = {name for name in ("objective", "vocab_size") if self.given[name] == AUTO} - derived
-        sets_length = {name for name in LENGTHS_OF if self.given[name] is not None or name in spec.search}
+        self._auto = {
+            name for name in ("objective", "vocab_size") if self.given[name] == AUTO
+        } - derived
+        sets_length = {
+            name for name in LENGTHS_OF if self.given[name] is not None or name in spec.search
+        }
         if sets_length:
             self._auto |= {"max_iters"} - derived
         # What determines the steps of a run comes before all that is computed from them.
@@ -144,7 +151,9 @@ class Space:
     def _expanded(self, names: Iterable[str]) -> set[str]:
         return expanded(names, self._explicit, self._lengths)
 
-    def _settled(self, values: Mapping[str, Any], sampled: Container[str] = ()) -> dict[str, Any]:
+    def _settled(
+        self, values: Mapping[str, Any], sampled: Container[str] = ()
+    ) -> dict[str, Any]:
         """Replace automatic values that depend on the data by values computed from the others."""
         # Imported here because it imports numpy, which is slow.
         from sweeplab.data.objectives import n_special, settled_objective
@@ -176,7 +185,9 @@ class Space:
             varying = sorted(self._expanded(when.names) & self._varying)
             try:
                 if varying:
-                    raise ValueError(f"{when.text!r} depends on {varying[0]}, which varies within a cell")
+                    raise ValueError(
+                        f"{when.text!r} depends on {varying[0]}, which varies within a cell"
+                    )
                 if evaluate(when, self._constant):
                     kept.append(seed)
             except ValueError as error:
@@ -204,7 +215,9 @@ class Space:
 
     def values_of(self, stored: Mapping[str, Scalar]) -> Hyperparameters:
         """Return all effective hyperparameters of a trial with these parameters, as Optuna stores them."""
-        return self.resolve(self._choose(lambda name: self.parameters[name].decoded(stored[name])), seed=0)
+        return self.resolve(
+            self._choose(lambda name: self.parameters[name].decoded(stored[name])), seed=0
+        )
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """Return Optuna's distribution of every parameter, conditional ones included."""
@@ -266,7 +279,9 @@ class Space:
         pairs = zip(self.parameters.items(), point, strict=True)
         return {name: parameter.at(share) for (name, parameter), share in pairs}
 
-    def point(self, at: Sequence[float], fixed: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
+    def point(
+        self, at: Sequence[float], fixed: Mapping[str, Scalar] | None = None
+    ) -> dict[str, Scalar]:
         """Map a point of the unit cube to the parameters of a trial, as Optuna stores them.
 
         The parameters `fixed` are taken as they are.
@@ -302,20 +317,26 @@ class Space:
             except ValueError as error:
                 raise ValueError(f"{name} lies outside of {error}") from error
             except TypeError:
-                raise ValueError(f"{name} is {shown(values[name])}, which is not a number") from None
+                raise ValueError(
+                    f"{name} is {shown(values[name])}, which is not a number"
+                ) from None
             return parameter.decoded(stored[name])
 
         sampled = self._choose(take)
         return stored, self.resolve(sampled, seed=0)
 
-    def draws(self, count: int, stored: Mapping[str, Scalar] | None = None) -> Iterator[Hyperparameters]:
+    def draws(
+        self, count: int, stored: Mapping[str, Scalar] | None = None
+    ) -> Iterator[Hyperparameters]:
         """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same ones.
 
         All of them have the parameters given in `stored`; if nothing is sampled there is only one.
         """
         n_axes = len(self.parameters)
         for index in range(count if n_axes else 1):
-            yield self.values_of({**self.quasi_random(spread(index, n_axes).tolist()), **(stored or {})})
+            yield self.values_of(
+                {**self.quasi_random(spread(index, n_axes).tolist()), **(stored or {})}
+            )
 
 
 def spread(index: int, dimensions: int) -> NDArray[np.float64]:
@@ -386,6 +407,8 @@ def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
     """Return the problem that no cell (or trial) meets a rule, with the values that the rule depends on."""
     known = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & known.keys() - spec.search.keys())
-    values = ", ".join(f"{name} is {shown(known[name])}" for name in names if known[name] != AUTO)
+    values = ", ".join(
+        f"{name} is {shown(known[name])}" for name in names if known[name] != AUTO
+    )
     text = f"no {what} meets {rule.text!r}" + (f" where {values}" if values else "")
     return spec.problem(rule.path, text)

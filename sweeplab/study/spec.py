@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
@@ -52,7 +59,16 @@ PRESETS = files("sweeplab") / "presets"
 # The place of a problem that no line of the file causes.
 NOWHERE: Location = ("name",)
 # The keys that identify a study: where one differs, it is another study. All others may change between two runs.
-IDENTITY = ("data", "fixed", "search", "objective", "seeds", "constraints", "init_from", "plugins")
+IDENTITY = (
+    "data",
+    "fixed",
+    "search",
+    "objective",
+    "seeds",
+    "constraints",
+    "init_from",
+    "plugins",
+)
 # Seconds before its time limit at which a job saves and exits, and the shortest time limit allowed.
 LEAVE_BEFORE, SHORTEST_JOB = 90, 120
 # Keys that are left out of a written study where they are empty.
@@ -96,7 +112,9 @@ class Plugin(Section):
 
     file: str = Field(min_length=1)
     sha256: str = key("", "Expected SHA-256 of the file; a file with another one is refused")
-    provides: dict[str, list[str]] = key({}, "Names that it registered when it was imported, by kind")
+    provides: dict[str, list[str]] = key(
+        {}, "Names that it registered when it was imported, by kind"
+    )
     rows: dict[str, dict[str, Any]] = key(
         {}, "The rows that it has added to the table", exclude_if=lambda rows: not rows
     )
@@ -113,7 +131,11 @@ class Plugin(Section):
 
 def preset_names() -> tuple[str, ...]:
     """Return the names of all presets, in alphabetical order."""
-    return tuple(sorted(Path(each.name).stem for each in PRESETS.iterdir() if each.name.endswith(".yaml")))
+    return tuple(
+        sorted(
+            Path(each.name).stem for each in PRESETS.iterdir() if each.name.endswith(".yaml")
+        )
+    )
 
 
 def _known(name: str, field: pydantic.ValidationInfo) -> str:
@@ -145,21 +167,33 @@ DATA_OPTIONAL = (*DATA_FILES[1:], "field", "encoding")
 class DataSpec(Section):
     """The corpus that runs learn from, and its tokenizer."""
 
-    corpus: Part = Field(description="Name of the corpus; default where files are named: by what they have")
+    corpus: Part = Field(
+        description="Name of the corpus; default where files are named: by what they have"
+    )
     tokenizer: Part = Field(
         description="Name of the tokenizer, or its file: a tokenizer.json, a SentencePiece .model; default where files "
         "are named: char below 1 MB, else bpe"
     )
-    path: Place | None = key(None, "File, folder or glob of the corpus, relative to the study file's folder")
-    vocab_size: int | None = key(None, "Size of the vocabulary that a tokenizer learns, such as bpe or word")
-    train: Place | None = key(None, "File, folder or glob of the training split, instead of path")
+    path: Place | None = key(
+        None, "File, folder or glob of the corpus, relative to the study file's folder"
+    )
+    vocab_size: int | None = key(
+        None, "Size of the vocabulary that a tokenizer learns, such as bpe or word"
+    )
+    train: Place | None = key(
+        None, "File, folder or glob of the training split, instead of path"
+    )
     val: Place | None = key(None, "That of the validation split; default: cut from train")
     test: Place | None = key(None, "That of the test split; default: cut from val")
-    tokens: Place | None = key(None, "Folder with train.bin and val.bin, or a .bin or .npy, of token ids")
+    tokens: Place | None = key(
+        None, "Folder with train.bin and val.bin, or a .bin or .npy, of token ids"
+    )
     field: str | list[str] | None = key(
         None, "Field of the text in rows; of pairs and labels two: [from, to]"
     )
-    encoding: Part | None = key(None, "Encoding of the texts; default: UTF-8, or what a byte order mark says")
+    encoding: Part | None = key(
+        None, "Encoding of the texts; default: UTF-8, or what a byte order mark says"
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> DataSpec:
@@ -179,7 +213,9 @@ class ObjectiveSpec(Section):
 
     metric: Part = key("val_loss", "Metric of an evaluation that gives a trial its value")
     goal: Literal["minimize", "maximize"] = key("minimize", "Which direction is better")
-    at: Literal["best", "final"] = key("best", "Take the best of a run's evaluations, or its last one")
+    at: Literal["best", "final"] = key(
+        "best", "Take the best of a run's evaluations, or its last one"
+    )
 
     @model_validator(mode="after")
     def _losses_are_minimized(self) -> ObjectiveSpec:
@@ -197,7 +233,10 @@ class Budget(Section):
     """How much a study may spend: totals, so that running again adds nothing. The first one used up ends the study."""
 
     trials_per_cell: int | None = key(
-        None, "Ended trials of each cell: complete, stopped, pruned or diverged", ge=1, le=MOST_TRIALS
+        None,
+        "Ended trials of each cell: complete, stopped, pruned or diverged",
+        ge=1,
+        le=MOST_TRIALS,
     )
     time: Seconds | None = key(None, "Wall time: seconds, or such as 30m, 2h, 1h30m")
     flops: Positive | None = key(None, "Floating-point operations of all training")
@@ -218,15 +257,28 @@ class Engine(Section):
     """
 
     type: Literal["local", "slurm", "ray"] = key(
-        "local", "Processes on this machine, jobs of a Slurm cluster, or actors of a Ray cluster"
+        "local",
+        "Processes on this machine, jobs of a Slurm cluster, or actors of a Ray cluster",
     )
     workers: Count = key(AUTO, "How many processes; auto: one per GPU, or one per core")
-    stack: Count = key(AUTO, "How many runs of one shape train as one program; auto: what pays and fits")
-    threads: Count = key(AUTO, "Threads of each process; auto: the cores divided among them, not local: 1")
-    gpus_per_worker: float = key(0, "slurm, ray: GPUs of each process; on ray also a fraction", ge=0)
-    time: Seconds | None = key(None, "slurm: how long a job may take before it is queued again, such as 4h")
-    partition: str | None = key(None, "slurm: partition for the jobs; default: the cluster's", min_length=1)
-    address: str = key("auto", "ray: address of the cluster; auto: the one that this machine belongs to")
+    stack: Count = key(
+        AUTO, "How many runs of one shape train as one program; auto: what pays and fits"
+    )
+    threads: Count = key(
+        AUTO, "Threads of each process; auto: the cores divided among them, not local: 1"
+    )
+    gpus_per_worker: float = key(
+        0, "slurm, ray: GPUs of each process; on ray also a fraction", ge=0
+    )
+    time: Seconds | None = key(
+        None, "slurm: how long a job may take before it is queued again, such as 4h"
+    )
+    partition: str | None = key(
+        None, "slurm: partition for the jobs; default: the cluster's", min_length=1
+    )
+    address: str = key(
+        "auto", "ray: address of the cluster; auto: the one that this machine belongs to"
+    )
 
     @property
     def threads_elsewhere(self) -> int:
@@ -256,7 +308,9 @@ class Track(Section):
 
     checkpoints: Literal["best", "last", "none"] = key("best", "Which weights to keep")
     snapshots: int = key(
-        3, "Best pruned trials of each cell that keep a snapshot to be promoted from; others start anew", ge=0
+        3,
+        "Best pruned trials of each cell that keep a snapshot to be promoted from; others start anew",
+        ge=0,
     )
     gradients: bool = key(
         False,
@@ -264,7 +318,8 @@ class Track(Section):
         "forward and backward pass at each",
     )
     diff: bool = key(
-        True, "Send MLflow what is not committed in the repositories of the study file and of sweeplab"
+        True,
+        "Send MLflow what is not committed in the repositories of the study file and of sweeplab",
     )
     uri: str | None = key(None, "MLflow's tracking URI; default: the lab's own database")
 
@@ -287,7 +342,9 @@ class StudySpec(Section):
 
     name: str = Field(description="Name of the study and of its folder in the lab")
     data: DataSpec
-    preset: Part | None = key(None, "Published model whose values are used as fixed where the file sets none")
+    preset: Part | None = key(
+        None, "Published model whose values are used as fixed where the file sets none"
+    )
     fixed: Literals = key({}, "Hyperparameters with one value")
     grid: Lists = key({}, "Hyperparameters whose every combination is a cell")
     cells: list[Literals] = key(
@@ -309,13 +366,16 @@ class StudySpec(Section):
     track: Track = Track()
     warm_start: list[str] = key([], "Studies of the lab whose trials the sampler begins with")
     init_from: Place | None = key(
-        None, "Run, or folder with a checkpoint, whose weights, tokenizer and sizes runs start from"
+        None,
+        "Run, or folder with a checkpoint, whose weights, tokenizer and sizes runs start from",
     )
     plugins: list[Plugin] = key(
-        [], "Your Python files with corpora, tokenizers, activations or metrics that the study names"
+        [],
+        "Your Python files with corpora, tokenizers, activations or metrics that the study names",
     )
     notify: list[str] = key(
-        [], "Environment variables with Apprise URLs to notify when the study ends or has nothing to do"
+        [],
+        "Environment variables with Apprise URLs to notify when the study ends or has nothing to do",
     )
 
     _read_from: Problems = pydantic.PrivateAttr(default_factory=Problems)
@@ -434,10 +494,15 @@ class StudySpec(Section):
         except BadInput as error:
             if place is None or any(each.file for each in error.problems):
                 raise
-            placed = [self.problem(place, each.what, each.allowed, each.nearest) for each in error.problems]
+            placed = [
+                self.problem(place, each.what, each.allowed, each.nearest)
+                for each in error.problems
+            ]
             raise BadInput(*placed) from error
 
-    def problem(self, path: Location, what: str, allowed: str = "", nearest: str = "") -> Problem:
+    def problem(
+        self, path: Location, what: str, allowed: str = "", nearest: str = ""
+    ) -> Problem:
         """Return a problem with the file, line and column of `path`, such as `("data", "corpus")`."""
         return self._read_from.problem(path, what, allowed, nearest)
 

@@ -11,7 +11,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypeVar
 
 import pydantic
-from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 from pydantic_core import InitErrorDetails
 
@@ -42,7 +49,15 @@ class Facts(NamedTuple):
 # The hyperparameters that each fact depends on.
 _SIZES = frozenset(FIELDS)
 _TOKENS = frozenset(
-    {"objective", "family", "block_size", "mask_share", "span_length", "max_iters", "batch_size"}
+    {
+        "objective",
+        "family",
+        "block_size",
+        "mask_share",
+        "span_length",
+        "max_iters",
+        "batch_size",
+    }
 )
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,
@@ -54,18 +69,24 @@ FACTS: dict[str, frozenset[str]] = {
 # The hyperparameters that determine the number of steps of a run whose length these set.
 LENGTHS_OF = {
     "epochs": frozenset({"epochs", "batch_size", "block_size", "data_limit"}),
-    "tokens_per_param": (_SIZES | _TOKENS | {"tokens_per_param", "params_counted"}) - {"max_iters"},
+    "tokens_per_param": (_SIZES | _TOKENS | {"tokens_per_param", "params_counted"})
+    - {"max_iters"},
 }
 
 
 def details(error: ValidationError, *place: str | int) -> list[Any]:
     """Return what pydantic found wrong, for another error, below a place."""
-    return [{**detail, "loc": (*place, *detail["loc"])} for detail in error.errors(include_url=False)]
+    return [
+        {**detail, "loc": (*place, *detail["loc"])}
+        for detail in error.errors(include_url=False)
+    ]
 
 
 def refusal_at(refusal: Refusal, written: Any, *place: str | int) -> InitErrorDetails:
     """Return a refusal of a value at a place, as one of the details of an error."""
-    return InitErrorDetails(type="value_error", loc=place, input=written, ctx={"error": refusal})
+    return InitErrorDetails(
+        type="value_error", loc=place, input=written, ctx={"error": refusal}
+    )
 
 
 class Section(pydantic.BaseModel):
@@ -75,11 +96,15 @@ class Section(pydantic.BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _known_keys(cls, written: Any, validate: pydantic.ModelWrapValidatorHandler[Any]) -> Any:
+    def _known_keys(
+        cls, written: Any, validate: pydantic.ModelWrapValidatorHandler[Any]
+    ) -> Any:
         known = [*cls.model_fields]
         for field in cls.model_fields.values():
             if isinstance(field.validation_alias, pydantic.AliasChoices):
-                known += [alias for alias in field.validation_alias.choices if isinstance(alias, str)]
+                known += [
+                    alias for alias in field.validation_alias.choices if isinstance(alias, str)
+                ]
         try:
             return validate(written)
         except ValidationError as error:
@@ -102,11 +127,16 @@ def _seconds(written: Any) -> Any:
     if not isinstance(written, str):
         return written
     amount = "([0-9.]+)"
-    parts = re.fullmatch(rf"(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?", written.strip())
+    parts = re.fullmatch(
+        rf"(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?", written.strip()
+    )
     with suppress(ValueError):  # a part with two points
         amounts = [float(part or 0.0) for part in parts.groups()] if parts else []
         if any(amounts):
-            return sum(amount * unit for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True))
+            return sum(
+                amount * unit
+                for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True)
+            )
     raise Refusal("", "30m, 2h, 90s, 1h30m, or a number of seconds")
 
 
@@ -195,12 +225,17 @@ def _distinct(values: _Some) -> _Some:
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = Annotated[
-    Positive, BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")])
+    Positive,
+    BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")]),
 ]
-_COUNT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNTED}, {"const": AUTO}]}
+_COUNT = {
+    "anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNTED}, {"const": AUTO}]
+}
 Place = Annotated[str, Field(min_length=1), pydantic.AfterValidator(local)]
 Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
-SeedNumber = Annotated[int, PlainValidator(seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
+SeedNumber = Annotated[
+    int, PlainValidator(seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])
+]
 Condition = Annotated[
     Expression,
     PlainValidator(expression_of, str),
@@ -209,7 +244,9 @@ Condition = Annotated[
 # The values of a row of the table, which is the context of their validation.
 Value = Annotated[Any, PlainValidator(_literal)]
 Values = Annotated[list[Value], Field(min_length=1), pydantic.AfterValidator(_distinct)]
-Options = Annotated[tuple[Value, ...], Field(min_length=1, strict=False), pydantic.AfterValidator(_distinct)]
+Options = Annotated[
+    tuple[Value, ...], Field(min_length=1, strict=False), pydantic.AfterValidator(_distinct)
+]
 End = Annotated[int | float, PlainValidator(_end, int | float)]
 
 
@@ -251,7 +288,9 @@ class Entry:
     def written(self) -> dict[str, Any]:
         """Return the entry as in a study file, as JSON values."""
         adapter = _ADAPTERS[type(self)]
-        return dict(adapter.dump_python(self, mode="json", by_alias=True, exclude_defaults=True))
+        return dict(
+            adapter.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
+        )
 
 
 @dataclass(frozen=True, config=_CHECKED)
@@ -260,7 +299,9 @@ class Range(Entry):
 
     min: End
     max: End
-    log: Annotated[bool, Field(strict=True, description="Sample evenly over the logarithm")] = False
+    log: Annotated[bool, Field(strict=True, description="Sample evenly over the logarithm")] = (
+        False
+    )
     step: Annotated[float | None, Field(strict=True, gt=0, allow_inf_nan=False)] = None
     when: Annotated[Condition | None, _WHEN] = None
 
@@ -281,7 +322,9 @@ class Range(Entry):
             raise Refusal("", "a whole number above 0", at=("step",))
         steps = (Fraction(str(high)) - Fraction(str(low))) / Fraction(str(self.step))
         if steps % 1 or steps > MOST_STEPS:
-            raise Refusal("", "one that divides the range from min to max, or no step", at=("step",))
+            raise Refusal(
+                "", "one that divides the range from min to max, or no step", at=("step",)
+            )
         return self
 
     @property
@@ -323,7 +366,9 @@ class Range(Entry):
             ValueError: the value is not in the range; the message describes the range.
         """
         if self.min <= value <= self.max:
-            near = self.stored_at(round((value - self.min) / self._step)) if self._step else value
+            near = (
+                self.stored_at(round((value - self.min) / self._step)) if self._step else value
+            )
             if math.isclose(near, value, rel_tol=1e-9):
                 return near
         steps = f" in steps of {self._step or 0:g}" if self._step else ""
@@ -414,7 +459,9 @@ class Choices(Entry):
 class Derived(Entry):
     """Computed from the others, never sampled."""
 
-    expr: Annotated[Condition, Field(description="Arithmetic over hyperparameters and model facts")]
+    expr: Annotated[
+        Condition, Field(description="Arithmetic over hyperparameters and model facts")
+    ]
 
 
 Sampled = Range | Choices
@@ -460,14 +507,18 @@ def read_entry(written: Any, place: pydantic.ValidationInfo) -> SearchSpec:
     key = next((key for key in FORMS if key in written), "")
     form, keys = FORMS.get(key, (None, _KEYS))
     unknown = [
-        refusal_at(Refusal("key", known=keys), written[key], key) for key in written if key not in keys
+        refusal_at(Refusal("key", known=keys), written[key], key)
+        for key in written
+        if key not in keys
     ]
     if unknown:
         raise ValidationError.from_exception_data("entry", unknown)
     if form is None:
         raise _no_form(row, written)
     if form is Range and row.kind not in ("int", "float"):
-        raise Refusal(f"is a range, and {row.name} takes no range", f"a list of choices: {row.allowed}")
+        raise Refusal(
+            f"is a range, and {row.name} takes no range", f"a list of choices: {row.allowed}"
+        )
     typed: SearchSpec = _ADAPTERS[form].validate_python(written, context=row)
     return typed
 

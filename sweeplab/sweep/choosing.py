@@ -74,14 +74,19 @@ def _ways_of(values: Hyperparameters, n_cpus: int) -> list[Way]:
     """Return the ways in which all cores of this machine's CPU can train runs like `values`."""
     stacks = [1]
     if values.model == TRANSFORMER:
-        largest = min(MOST_FLOPS / (row_flops(values) * values.batch_size), MOST_BYTES / state_bytes(values))
+        largest = min(
+            MOST_FLOPS / (row_flops(values) * values.batch_size),
+            MOST_BYTES / state_bytes(values),
+        )
         stacks = [stack for stack in STACKS if stack <= max(1, largest)]
     compiles = [False]
     if compiling_pays(values.replace(device="cpu", compile=True), math.inf):
         compiles.append(True)
     ways = []
     for dtype in dict.fromkeys(("float32", precision(values)[0])):
-        ways += [Way(n_cpus, 1, stack, dtype, compiled) for compiled in compiles for stack in stacks]
+        ways += [
+            Way(n_cpus, 1, stack, dtype, compiled) for compiled in compiles for stack in stacks
+        ]
         if n_cpus > 1:
             ways.append(Way(1, n_cpus, stacks[-1], dtype, False))
     return ways
@@ -100,7 +105,10 @@ def precision(values: Hyperparameters) -> tuple[str, str]:
         return "float32", f"n_embd {values.n_embd} is below {MIXED_FROM_WIDTH}"
     n_rows = values.batch_size // values.grad_accum * values.block_size
     if not has_large_product(ModelShape.of(values), n_rows):
-        return "float32", f"{several(n_rows, 'token')} at once are too few for products in bfloat16"
+        return (
+            "float32",
+            f"{several(n_rows, 'token')} at once are too few for products in bfloat16",
+        )
     wide = f"n_embd {values.n_embd} is {MIXED_FROM_WIDTH} or more"
     return "bfloat16", f"this processor multiplies bfloat16, and {wide}"
 
@@ -117,7 +125,9 @@ def bench(values: Hyperparameters, train: Split, val: Split, taken: Way) -> list
     rows = []
     for ways in together.values():
         for way, speed in zip(ways, _side_by_side(ways, values, train, val), strict=True):
-            rows.append(BenchRow(**asdict(way), trial_steps_per_second=speed, taken=way == taken))
+            rows.append(
+                BenchRow(**asdict(way), trial_steps_per_second=speed, taken=way == taken)
+            )
     return sorted(rows, key=lambda row: -row.trial_steps_per_second)
 
 
@@ -137,7 +147,9 @@ def choose(
     With bfloat16, small products still use float32.
     """
     begun = folder.read(folder.plan_file) if folder.plan_file.exists() else {}
-    compiled = {cell["cell"]: bool(cell.get("compile", False)) for cell in begun.get("cells", ())}
+    compiled = {
+        cell["cell"]: bool(cell.get("compile", False)) for cell in begun.get("cells", ())
+    }
     ways = list[plan.CellPlan]()
     for cell, planned in zip(samples, plans, strict=True):
         compiles = compiled.get(planned.cell, planned.compile)
@@ -152,7 +164,9 @@ def choose(
     if samples[0].valid[0].dtype == AUTO and begun:
         dtype, why = str(begun["dtype"]), "as it began"
     elif samples[0].valid[0].dtype == AUTO:  # the cell with most FLOPs decides
-        largest, planned = max(zip(samples, ways, strict=True), key=lambda pair: pair[1].train_flops)
+        largest, planned = max(
+            zip(samples, ways, strict=True), key=lambda pair: pair[1].train_flops
+        )
         dtype, why = precision(largest.median)
         if len(ways) > 1:
             why += f", in {planned.cell}, which has most FLOPs"
@@ -162,7 +176,9 @@ def choose(
 # ---------------------------------------------------------------------- the times
 
 
-def _side_by_side(ways: Sequence[Way], values: Hyperparameters, train: Split, val: Split) -> list[float]:
+def _side_by_side(
+    ways: Sequence[Way], values: Hyperparameters, train: Split, val: Split
+) -> list[float]:
     """Return the trial-steps per second of each way (steps of one run) while all workers train.
 
     The ways have equally many workers and threads, and are timed by the same processes, as many side by side as a study
@@ -177,7 +193,9 @@ def _side_by_side(ways: Sequence[Way], values: Hyperparameters, train: Split, va
         command, pipe = python("-c", _CHILD, file), subprocess.PIPE
         processes = []
         for _ in range(ways[0].workers):
-            processes.append(subprocess.Popen(command, env=variables, text=True, stdout=pipe, stderr=pipe))
+            processes.append(
+                subprocess.Popen(command, env=variables, text=True, stdout=pipe, stderr=pipe)
+            )
         for process in processes:
             timed, error = process.communicate()
             if process.returncode:
@@ -199,8 +217,12 @@ def main(file: Path) -> None:
 
     ways, values, train, val = pickle.loads(file.read_bytes())  # our own parent's
     torch.set_num_threads(ways[0].threads)
-    never = dict.fromkeys(("max_iters", "eval_interval", "log_interval", "save_interval"), 10**9)
-    like = values.replace(device="cpu", eval_tokens=1, eval_full=False, eval_train=False, **never)
+    never = dict.fromkeys(
+        ("max_iters", "eval_interval", "log_interval", "save_interval"), 10**9
+    )
+    like = values.replace(
+        device="cpu", eval_tokens=1, eval_full=False, eval_train=False, **never
+    )
 
     def seconds(stack: Stack, n_steps: int) -> float:
         started, left = time.perf_counter(), iter(range(n_steps))

@@ -37,7 +37,11 @@ class Interrupted(Exception):  # noqa: N818 - no failure: the same command conti
 
 
 def confirm(
-    folder: StudyFolder, spec: StudySpec, top: int, n_seeds: int, run: Callable[[StudySpec], str]
+    folder: StudyFolder,
+    spec: StudySpec,
+    top: int,
+    n_seeds: int,
+    run: Callable[[StudySpec], str],
 ) -> list[Confirmed]:
     """Race the best `top` configurations of each cell on `n_seeds` fresh seeds; confirm the winners on as many others.
 
@@ -47,20 +51,26 @@ def confirm(
         BadInput: no trial of the study has a value, or another kind of study has the name of one of these.
         Interrupted: one of the studies did not come to its end.
     """
-    by_cell: dict[str, list[Trial]] = {cell.key: [] for cell in cells(spec, folder.data.sizes)[0]}
+    by_cell: dict[str, list[Trial]] = {
+        cell.key: [] for cell in cells(spec, folder.data.sizes)[0]
+    }
     for trial in StudyTrials(folder).ranked():
         if trial.cell in by_cell and len(by_cell[trial.cell]) < top:
             by_cell[trial.cell].append(trial)
     check_reach(spec, folder.lab)
     trials = {(trial.cell, trial.number): trial for best in by_cell.values() for trial in best}
     if not trials:
-        raise BadInput(f"no trial of study {folder.name} has a value yet: there is nothing to confirm")
+        raise BadInput(
+            f"no trial of study {folder.name} has a value yet: there is nothing to confirm"
+        )
     _check_seeds(folder, n_seeds)
 
     def train(places: Sequence[Found], offset: int, suffix: str) -> dict[Found, Trial]:
         first = max(spec.seed_numbers) + 1 + offset
         seeds = range(first, first + n_seeds)
-        derived = _derived(spec, f"{folder.name}.{suffix}", [trials[place] for place in places], seeds)
+        derived = _derived(
+            spec, f"{folder.name}.{suffix}", [trials[place] for place in places], seeds
+        )
         status = run(derived)
         if status != "complete":
             raise Interrupted(derived.name, status)
@@ -74,7 +84,9 @@ def confirm(
     rivals = [place for place, trial in trials.items() if len(by_cell[trial.cell]) > 1]
     if rivals:
         raced |= {place: _validation(trial) for place, trial in train(rivals, 0, RACE).items()}
-    of_cells = [[(trial.cell, trial.number) for trial in best] for best in by_cell.values() if best]
+    of_cells = [
+        [(trial.cell, trial.number) for trial in best] for best in by_cell.values() if best
+    ]
     winners = [min(places, key=lambda place: _mean(raced[place])) for places in of_cells]
     final = train(winners, n_seeds, CONFIRM)
     dataset, confirmed = recorded_dataset(folder, spec), list[Confirmed]()
@@ -94,7 +106,9 @@ def confirm(
         # A trial stopped by a person has no loss on the whole split.
         known = _validation(trial)
         searched = _mean(known) if known or trial.value is None else trial.value
-        confirmed.append(Confirmed(*place, searched, place in winners, raced[place], validation, test))
+        confirmed.append(
+            Confirmed(*place, searched, place in winners, raced[place], validation, test)
+        )
     write_confirmed(folder, confirmed)
     return confirmed
 
@@ -109,7 +123,9 @@ def _check_seeds(folder: StudyFolder, n_seeds: int) -> None:
         raise BadInput(Problem(what, f"the same, or {cure}"))
 
 
-def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequence[int]) -> StudySpec:
+def _derived(
+    spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequence[int]
+) -> StudySpec:
     of_cell = {cell.key: cell.values for cell in cells(spec, None)[0]}
     written = spec.as_written()
     for part in ("confirm", "warm_start", "notify", "first_trial"):
@@ -124,7 +140,10 @@ def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequenc
         "budget": {"trials_per_cell": 1},
         "sampler": "random",
         "pruner": "none",
-        "track": {**written["track"], "checkpoints": {"best": "best", "final": "last"}[spec.objective.at]},
+        "track": {
+            **written["track"],
+            "checkpoints": {"best": "best", "final": "last"}[spec.objective.at],
+        },
     }
     return study_from(written | changes, Problems())
 

@@ -62,7 +62,8 @@ class Loop:
         self._held = Held()
         self._saving = Saving(store, folder, dataset, self._held)
         self._recovery = Recovery(self._held, emit)
-        self._start_weights = cache(lambda: start_weights(spec))  # read when the first run starts
+        # Read when the first run starts.
+        self._start_weights = cache(lambda: start_weights(spec))
         # The part of a cell's shape that is known before a trial is sampled: cells that differ in it share no stack.
         known = [name for name in SHAPE if name not in spec.search]
         unsampled = [space.resolve({}, spec.first_seed) for space in store.spaces]
@@ -85,7 +86,8 @@ class Loop:
                 if not self._is_leaving and not self.store.has_room():
                     score_chosen(self.spec, self.folder, self.dataset)
             except StorageUnavailable:
-                self._held.trials.clear()  # they cannot be requeued without the storage: their leases expire
+                # They cannot be requeued without the storage: their leases expire.
+                self._held.trials.clear()
                 raise
             finally:
                 self._requeue()
@@ -109,7 +111,9 @@ class Loop:
 
     # ------------------------------------------------------------------ ask
 
-    def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
+    def _claim(
+        self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True
+    ) -> bool:
         claims = self.store.claim_many(n_trials, fits)
         for message in self.store.take_notices():
             self.emit(events.StudyNotice(message=message, is_error=True))
@@ -120,14 +124,17 @@ class Loop:
     def _take_up(self, claim: Claim) -> None:
         """Add the runs of a claimed trial to the waiting ones, or end the trial as an earlier worker did."""
         trial = self.store.availability.retry(
-            lambda: TrialRuns.of_claim(claim, self.spec, self.dataset, self.folder), of="records"
+            lambda: TrialRuns.of_claim(claim, self.spec, self.dataset, self.folder),
+            of="records",
         )
         self._held.add(trial)
         self._emit(events.TrialClaimed, trial, started=time.time())
         ends, has_snapshot = trial.restore(self._recovery.parts)
         # Report what an earlier worker could not, because the database was unavailable.
         means = trial.curves.means.items()
-        self.store.report_many([Report(claim, *mean) for mean in means if mean[0] not in claim.reported])
+        self.store.report_many(
+            [Report(claim, *mean) for mean in means if mean[0] not in claim.reported]
+        )
         if ends:  # an earlier worker has written it, perhaps without telling the storage
             self._finish(trial, ends[0].ending)
         elif claim.attempt > MOST_ATTEMPTS and not has_snapshot:
@@ -176,7 +183,9 @@ class Loop:
             n_seeds = len(self._held.trials[first.run.key].trainings)
             capacity = self._recovery.capacity(wanted, values, n_seeds)
             train, tracks = self.dataset.training(values), self.spec.track.gradients
-            return Stack(values, train, self.dataset.val, capacity, tracks, metrics_of(self.spec))
+            return Stack(
+                values, train, self.dataset.val, capacity, tracks, metrics_of(self.spec)
+            )
         except StorageUnavailable:
             raise
         except Exception as error:
@@ -201,7 +210,9 @@ class Loop:
             waiting, most = len(self._held.waiting), float(STACKS_WAITING * stack.capacity)
             if self.store.n_workers > 1:
                 most = min(most, self.store.share_left())
-            if self._recovery.one_at_a_time or (waiting and waiting + n_trials * n_seeds > most):
+            if self._recovery.one_at_a_time or (
+                waiting and waiting + n_trials * n_seeds > most
+            ):
                 return
             if not self._claim(n_trials, fits):
                 return
@@ -222,8 +233,15 @@ class Loop:
         known = [record for record in known if record.key in trials]
         for record in known:
             trial = trials[record.key]
-            measured = {name: getattr(record, name) for name in ("iteration", "val_loss", "measures")}
-            self._emit(events.RunEvaluated, trial, seed=trial.trainings[record.key].folder.seed, **measured)
+            measured = {
+                name: getattr(record, name) for name in ("iteration", "val_loss", "measures")
+            }
+            self._emit(
+                events.RunEvaluated,
+                trial,
+                seed=trial.trainings[record.key].folder.seed,
+                **measured,
+            )
             self._saving.keep(stack, record)
             if RunState(record.state).has_value:
                 stack.release(record.key)
@@ -234,7 +252,8 @@ class Loop:
                 outcome = RunState.PRUNED
             if outcome:
                 self._finish(trial, trial.ending(outcome))
-        for key in [key for key in stack.keys if key not in trials]:  # ended, or its lease was lost
+        # Ended, or its lease was lost.
+        for key in [key for key in stack.keys if key not in trials]:
             stack.release(key)
         if self._is_leaving:
             self._saving.snapshot(stack, stack.keys)
@@ -266,7 +285,10 @@ class Loop:
         try:
             ends = self.store.availability.retry(lambda: trial.write_ends(ending), of="records")
             ending = ends[0].ending
-            flops, seconds = sum(end.train_flops for end in ends), sum(end.wall_seconds for end in ends)
+            flops, seconds = (
+                sum(end.train_flops for end in ends),
+                sum(end.wall_seconds for end in ends),
+            )
             totals = {"train_flops": flops, "wall_seconds": seconds}
             self.store.finish(trial.claim, ending.outcome, ending.value, totals)
         except LeaseLost:
@@ -277,7 +299,9 @@ class Loop:
                 self._saving.drop_snapshots(trial.claim.cell)
         self._held.forget(trial)
 
-    def _recover(self, keys: Collection[str], error: Exception, is_alone: bool, capacity: int) -> None:
+    def _recover(
+        self, keys: Collection[str], error: Exception, is_alone: bool, capacity: int
+    ) -> None:
         """Let the runs of a stack that raised an error wait for other stacks; fail those that no other one can help."""
         for trial in self._recovery.failed(keys, error, is_alone, capacity):
             self._finish(trial, trial.ending(RunState.FAILED))
@@ -298,7 +322,12 @@ def score_chosen(spec: StudySpec, folder: StudyFolder, dataset: Dataset) -> None
 
     trials = StudyTrials(folder)
     choices = {cell: trials.choice(cell) for cell in trials.best_of_cells()}
-    places = [place for choice in choices.values() if choice for place in (choice.place, *choice.rivals)]
+    places = [
+        place
+        for choice in choices.values()
+        if choice
+        for place in (choice.place, *choice.rivals)
+    ]
     for run in (run for cell, number in places for run in trials.find(cell, number).runs):
         end, checkpoint = run.read_end(), run.checkpoint()
         if end is None or checkpoint is None or end.whole_val_loss is not None:

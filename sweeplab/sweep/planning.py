@@ -60,15 +60,22 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     data = inputs.describe_data(spec, dataset)
     sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0], plan.has_cuda(spec.engine))
-    n_copies = 1 + bool(artifact_location(lab, planned_uri(lab, spec.track.uri)))  # one is tracking's
+    # One is tracking's.
+    n_copies = 1 + bool(artifact_location(lab, planned_uri(lab, spec.track.uri)))
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
     kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
     missing = checkpoint_bytes - n_copies * kept
     if free_bytes(folder.path) < missing:
         free = bytes_in_words(free_bytes(folder.path))
-        keep = "" if spec.track.checkpoints == "none" else "track: {checkpoints: none} keeps none, "
+        keep = (
+            ""
+            if spec.track.checkpoints == "none"
+            else "track: {checkpoints: none} keeps none, "
+        )
         cure = f"{to_delete(lab)}; {keep}--lab or SWEEPLAB_LAB name another folder"
-        raise BadInput(f"{lab} has {free} of free space, checkpoints need {bytes_in_words(missing)}; {cure}")
+        raise BadInput(
+            f"{lab} has {free} of free space, checkpoints need {bytes_in_words(missing)}; {cure}"
+        )
     is_here, dtype, dtype_by = spec.engine.type == "local", settled.dtype, ""
     if settled.device == "cpu" and is_here:
         plans, dtype, dtype_by = choosing.choose(spec, folder, samples, plans, dtype)
@@ -76,7 +83,9 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
     if shortage:
         warnings.append(f"{shortage}: {SHORT_CURE}")
-    refused = [f"warm start: of {source.name}, {why}" for source in sources for why in source.refused]
+    refused = [
+        f"warm start: of {source.name}, {why}" for source in sources for why in source.refused
+    ]
     warnings += [*inputs.overlap_warnings(data), *refused]
     addresses = [address for _, _, address in spec.addresses if not database_file(address)]
     planned = plan.Plan(
@@ -95,8 +104,13 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         metric=spec.objective.label,
         data=data,
         checkpoint_bytes=checkpoint_bytes,
-        warm_start=[plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
-        reaches=[*itertools.chain(*_reached(spec, lab).values()), *map(permissions.place_of, addresses)],
+        warm_start=[
+            plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources
+        ],
+        reaches=[
+            *itertools.chain(*_reached(spec, lab).values()),
+            *map(permissions.place_of, addresses),
+        ],
         mirror=mirror_in_words(spec.fixed),
         is_here=is_here,
     )
@@ -191,7 +205,10 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
 def allow_files(spec: StudySpec, lab: Path) -> None:
     """Remember that the user allows the files that a study names, together with its addresses."""
     # From the lab the study goes on without its file's folder.
-    for named in (*_reached(spec, lab).values(), *_reached(spec, lab, in_folder=False).values()):
+    for named in (
+        *_reached(spec, lab).values(),
+        *_reached(spec, lab, in_folder=False).values(),
+    ):
         if named:
             permissions.allow(*named, *_goes_to(spec))
 
@@ -215,17 +232,23 @@ def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Locatio
     reached: dict[Location, list[str]] = {}
     for place, named in files.items():
         resolved = dict.fromkeys(file.resolve() for file in named)
-        reached[place] = [str(file) for file in resolved if not any(map(file.is_relative_to, inside))]
+        reached[place] = [
+            str(file) for file in resolved if not any(map(file.is_relative_to, inside))
+        ]
     return reached
 
 
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     problems: list[Problem] = []
     if "cuda" in spec.devices and not plan.has_cuda(spec.engine):
-        where = {"local": "here"}.get(spec.engine.type, "for its workers: engine.gpus_per_worker is 0")
+        where = {"local": "here"}.get(
+            spec.engine.type, "for its workers: engine.gpus_per_worker is 0"
+        )
         what = f"device is cuda, but there is no CUDA device {where}"
         problems.append(
-            spec.problem(spec.place("device"), what, "cpu, or auto for the best that a machine has")
+            spec.problem(
+                spec.place("device"), what, "cpu, or auto for the best that a machine has"
+            )
         )
     try:
         with spec.blaming(("track", "uri") if spec.track.uri else None):

@@ -49,7 +49,11 @@ USUAL_FACTOR = 4.0
 
 LOOK_SECONDS = 0.5
 # Phases that have another name in the log.
-PHASES = {"run": "resume", "over": "time budget used up", "closing": "nothing left to do, or interrupted"}
+PHASES = {
+    "run": "resume",
+    "over": "time budget used up",
+    "closing": "nothing left to do, or interrupted",
+}
 
 
 def time_in_words(seconds: float | None) -> str:
@@ -86,7 +90,8 @@ class Remaining:
     # What the trials of a cell have trained since then: shares of runs, in so many seconds.
     _timed: Counter[str] = field(default_factory=Counter)
     _seconds: Counter[str] = field(default_factory=Counter)
-    _shares: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # of ended trials
+    # Of ended trials.
+    _shares: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def clear_live(self) -> None:
         """Record that all trials that trained were saved."""
@@ -112,7 +117,8 @@ class Remaining:
                 if event.ending.outcome is RunState.COMPLETE:
                     trial.share = 1.0
                 self._time(event.cell, trial, event.ended)
-                if event.ending.outcome.counts_towards_budget:  # else another one is trained in its place
+                # Else another one is trained in its place.
+                if event.ending.outcome.counts_towards_budget:
                     self._shares[event.cell].append(trial.share)
 
     def _time(self, cell: str, trial: _Trial, now: float) -> None:
@@ -141,9 +147,16 @@ class Remaining:
             trained += sum(self._shares[cell.cell])
         to_train: dict[str, list[float]] = {}  # shares of runs
         for cell in self.plan.cells:
-            begun = [trial.share for (name, _), trial in self._trials.items() if name == cell.cell]
-            shares = [min(1 - share, _by_halving(cell, share) * trained / by_rule) for share in [*begun, 0.0]]
-            to_train[cell.cell] = shares[:-1] + self._n_new(cell, len(begun), counted) * shares[-1:]
+            begun = [
+                trial.share for (name, _), trial in self._trials.items() if name == cell.cell
+            ]
+            shares = [
+                min(1 - share, _by_halving(cell, share) * trained / by_rule)
+                for share in [*begun, 0.0]
+            ]
+            to_train[cell.cell] = (
+                shares[:-1] + self._n_new(cell, len(begun), counted) * shares[-1:]
+            )
         if not any(to_train.values()):
             return 0.0
         if not self._seconds.total():
@@ -162,12 +175,16 @@ class Remaining:
         """Return how many trials of a cell are to begin."""
         budget = self.plan.budget
         if budget.trials_per_cell is not None:
-            return max(0, cell.n_trials(budget.trials_per_cell) - counted.get(cell.cell, 0) - n_begun)
+            return max(
+                0, cell.n_trials(budget.trials_per_cell) - counted.get(cell.cell, 0) - n_begun
+            )
         assert budget.flops is not None
         flops, of_round = budget.flops, 0.0
         for other in self.plan.cells:
             of_trial, ended = other.train_flops * len(other.seeds), self._shares[other.cell]
-            begun = [trial.share for (name, _), trial in self._trials.items() if name == other.cell]
+            begun = [
+                trial.share for (name, _), trial in self._trials.items() if name == other.cell
+            ]
             flops -= of_trial * sum([*ended, *begun])
             of_round += of_trial * _by_halving(other, 0.0)
         return math.ceil(max(0.0, flops) / of_round)
@@ -182,7 +199,9 @@ class Remaining:
         """Return the seconds of a whole trial of a cell, by its own and, in proportion to FLOPs, by those of others."""
         by_flops = sum(self._timed[each.cell] * self._guessed(each) for each in self.plan.cells)
         like = self._seconds.total() / by_flops * self._guessed(cell)
-        return (self._seconds[cell.cell] + OTHERS_SHARE * like) / (self._timed[cell.cell] + OTHERS_SHARE)
+        return (self._seconds[cell.cell] + OTHERS_SHARE * like) / (
+            self._timed[cell.cell] + OTHERS_SHARE
+        )
 
     def _guessed(self, cell: CellPlan) -> float:
         steps = (cell.max_iters or 0) * GUESSED_STEP_SECONDS
@@ -284,7 +303,8 @@ class StudyProgress:
             last = (ending.error or "").strip().rpartition("\n")[2]
             self.errors.append(f"trial {event.trial} in cell {event.cell} failed: {last}")
             return
-        cell = self.cells.setdefault(event.cell, CellProgress())  # one no longer in the grid has none
+        # One no longer in the grid has none.
+        cell = self.cells.setdefault(event.cell, CellProgress())
         cell.counted += 1
         if ending.outcome.has_value and ending.value is not None:
             cell.best = min(value for value in (cell.best, ending.value) if value is not None)
@@ -306,7 +326,11 @@ class StudyProgress:
 def ended_in_words(event: TrialEnded, progress: StudyProgress) -> str:
     """Describe a trial that has ended in one line, with how far the study is."""
     outcome, value = event.ending.outcome, event.ending.value
-    parts = [out_of(progress.counted, progress.plan.trials), f"{event.cell} trial {event.trial}", outcome]
+    parts = [
+        out_of(progress.counted, progress.plan.trials),
+        f"{event.cell} trial {event.trial}",
+        outcome,
+    ]
     if outcome is RunState.FAILED:
         parts.append(progress.errors[-1])
     elif value is not None:
@@ -367,7 +391,9 @@ class Watched:
             progress.state = study_state(self.folder)
 
 
-def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:
+def watch_study(
+    folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]
+) -> str | None:
     """Follow a study until it ends; `listen` gets every event, and a `Tick` twice a second.
 
     Return how it ended: complete, interrupted or failed; None if its supervisor was killed or nobody runs it.
@@ -409,12 +435,17 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     logs: dict[Path, GrowingFile] = {}
     events, is_last = stream.new(latest_only=True), not follow
     while True:
-        lines = [LogLine(time=each.given, source="study", text=_in_words(each)) for each in commands.read()]
+        lines = [
+            LogLine(time=each.given, source="study", text=_in_words(each))
+            for each in commands.read()
+        ]
         for event in events:
             name = f"{event.cell} trial {event.trial}"
             if isinstance(event, TrialClaimed) and event.place not in started:
                 started.add(event.place)
-                lines.append(LogLine(time=event.started, source="trial", text=f"{name} started"))
+                lines.append(
+                    LogLine(time=event.started, source="trial", text=f"{name} started")
+                )
             elif isinstance(event, TrialEnded):
                 ending = event.ending
                 text = f"{name} {ending.outcome}"

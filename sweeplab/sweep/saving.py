@@ -58,11 +58,15 @@ class Held:
         """Let go of a trial."""
         for key in trial.trainings:
             self.trials.pop(key, None)
-        self.waiting = [training for training in self.waiting if training.run.key in self.trials]
+        self.waiting = [
+            training for training in self.waiting if training.run.key in self.trials
+        ]
 
     def let_wait(self, keys: Iterable[str]) -> None:
         """Let runs wait for a stack."""
-        self.waiting += [self.training(key) for key in keys if self.training(key) not in self.waiting]
+        self.waiting += [
+            self.training(key) for key in keys if self.training(key) not in self.waiting
+        ]
 
     def take(self, shape: ShapeKey) -> Training | None:
         """Return the first waiting run of a shape, which waits no longer; None if there is none."""
@@ -112,7 +116,8 @@ class Saving:
             trial, training = self._held.trials[key], self._held.training(key)
             with suppress(OSError):
                 trial.write_points()
-            if trial.unwritten:  # a run that continues from a later snapshot would lack these points
+            # A run that continues from a later snapshot would lack these points.
+            if trial.unwritten:
                 continue
             snapshot = stack.snapshot(key)
             snapshot.numbers["grad_accum"] = training.run.values.grad_accum
@@ -132,7 +137,9 @@ class Saving:
     def wait_before_removal(self, trial: TrialRuns) -> None:
         """Wait until no snapshot of a trial is being written, whether the last ones could be or not."""
         with suppress(OSError):
-            self._snapshots.wait(*(training.folder.path for training in trial.trainings.values()))
+            self._snapshots.wait(
+                *(training.folder.path for training in trial.trainings.values())
+            )
 
     def drop_snapshots(self, cell: Cell) -> None:
         """Drop the snapshots of pruned trials beyond the best `track.snapshots`; check several, as ranks change."""
@@ -156,11 +163,15 @@ class Saving:
         }
         if self._store.spec.plugins:
             needed = self._store.spec.plugins
-            facts["plugins"] = [{"file": plugin.file, "sha256": plugin.sha256} for plugin in needed]
+            facts["plugins"] = [
+                {"file": plugin.file, "sha256": plugin.sha256} for plugin in needed
+            ]
         if self._dataset.labels:
             facts["labels"] = self._dataset.labels
         weights = stack.weights(record.key, best=path.name == "best")
-        self._store.availability.retry(lambda: write_checkpoint(path, "model", weights, facts), of="records")
+        self._store.availability.retry(
+            lambda: write_checkpoint(path, "model", weights, facts), of="records"
+        )
 
 
 class Recovery:
@@ -169,7 +180,8 @@ class Recovery:
     def __init__(self, held: Held, emit: Callable[[Event], None]) -> None:
         self._held, self._emit = held, emit
         self._suspects: set[str] = set()  # runs of a stack that raised an error
-        self._capacities: dict[ShapeKey, int] = {}  # the largest stacks that fit, of shapes that did not
+        # The largest stacks that fit, of shapes that did not.
+        self._capacities: dict[ShapeKey, int] = {}
         self._parts: dict[ShapeKey, int] = {}  # the gradient accumulation with which a run fits
 
     @property
@@ -207,7 +219,9 @@ class Recovery:
             trial.error = "".join(traceback.format_exception(error))
         return trials
 
-    def _in_less_memory(self, keys: Sequence[str], capacity: int, error: Exception) -> list[TrialRuns]:
+    def _in_less_memory(
+        self, keys: Sequence[str], capacity: int, error: Exception
+    ) -> list[TrialRuns]:
         self._held.let_wait(keys)
         trial, training = self._held.trials[keys[0]], self._held.training(keys[0])
         values, shape = training.run.values, training.shape
@@ -230,6 +244,12 @@ class Recovery:
         for waiting in [waiting for waiting in self._held.waiting if waiting.shape == shape]:
             self._held.waiting.remove(waiting)
             key = waiting.run.key
-            self._held.waiting.append(self._held.trials[key].accumulate(key, smaller.grad_accum))
-        self._emit(StudyNotice(message=f"{where} a run; continuing with grad_accum {smaller.grad_accum}"))
+            self._held.waiting.append(
+                self._held.trials[key].accumulate(key, smaller.grad_accum)
+            )
+        self._emit(
+            StudyNotice(
+                message=f"{where} a run; continuing with grad_accum {smaller.grad_accum}"
+            )
+        )
         return []

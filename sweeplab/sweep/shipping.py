@@ -35,7 +35,8 @@ class Shipping:
     def __init__(self, folder: StudyFolder, trackers: Sequence[Mirror]) -> None:
         self._folder, self._trackers = folder, trackers
         self._lock = threading.Lock()
-        self._open: set[tuple[str, int]] = set()  # trials of whose runs some tracker may lack something
+        # Trials of whose runs some tracker may lack something.
+        self._open: set[tuple[str, int]] = set()
         self._ending, self._is_over = threading.Event(), False
         self._refused: list[str] = []
         self._error: Exception | None = None
@@ -150,7 +151,9 @@ def notify_end(
     summary = summarize(folder, status)
     lines = [f"runs: {counts(summary['counts']) or 'none'}"]
     if summary["best_value"] is not None:
-        lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
+        lines.append(
+            f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}"
+        )
     if errors:
         lines.append(f"error: {errors[0]}")
     if len(errors) > 1:
@@ -159,5 +162,6 @@ def notify_end(
     unsent = []
     for variable, target in targets.items():
         if not target.notify(title=f"sweeplab: {folder.name} {status}", body=text):
-            unsent.append(f"{variable}: Apprise could not send that the study is {status}")  # without its URL
+            # Without its URL.
+            unsent.append(f"{variable}: Apprise could not send that the study is {status}")
     return unsent

@@ -42,7 +42,8 @@ from sweeplab.sweep.trials.store import Store, open_store
 # How many random points are drawn for the values that a person leaves open: one must meet the constraints.
 PROBES = 128
 LOOK_SECONDS = 0.2
-MORE = 0.5  # of a cell's trials are tried again where its range was widened and no budget is named
+# Of a cell's trials are tried again where its range was widened and no budget is named.
+MORE = 0.5
 
 
 def detach(spec: StudySpec, lab: Path, words: Sequence[str]) -> str:
@@ -113,7 +114,9 @@ def pause(folder: StudyFolder) -> Done:
     """
     commands = _commands_of_running(folder)
     if commands.state.phase == "pause":
-        raise BadInput(f"study {folder.name} is paused; {folder.command('resume')} continues it")
+        raise BadInput(
+            f"study {folder.name} is paused; {folder.command('resume')} continues it"
+        )
     commands.set_phase("pause")
     what = f"{folder.name} pauses: its workers save their runs at their next evaluation and free their memory"
     return Done(what, [folder.command("resume")])
@@ -132,13 +135,18 @@ def resume(folder: StudyFolder) -> Done | None:
     if phase in ("run", "over"):
         raise BadInput(f"study {folder.name} is running and not paused")
     if not is_running(folder, commands):
-        raise BadInput(f"study {folder.name} is just ending; give the same command again in a moment")
+        raise BadInput(
+            f"study {folder.name} is just ending; give the same command again in a moment"
+        )
     commands.set_phase("run")
     return Done(f"{folder.name} continues", [folder.command(phase)])
 
 
 def extend(
-    folder: StudyFolder, trials_per_cell: int | str | None, time: str | None, widen: str | None = None
+    folder: StudyFolder,
+    trials_per_cell: int | str | None,
+    time: str | None,
+    widen: str | None = None,
 ) -> Done:
     """Change a study's budget; values are totals, as in its file, and "none" removes a limit.
 
@@ -166,15 +174,20 @@ def extend(
 
 def _rewrite(folder: StudyFolder, changes: Mapping[str, Any]) -> StudySpec:
     """Write other values into a study at some places; return the study."""
-    spec = read_study(folder.canonical_file, [f"{place}={value}" for place, value in changes.items()])
+    spec = read_study(
+        folder.canonical_file, [f"{place}={value}" for place, value in changes.items()]
+    )
     write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
     return spec
 
 
 def _extend_budget(folder: StudyFolder, limits: Mapping[str, int | str]) -> Done:
     store = open_store(folder)
-    changes = {f"budget.{name}": "null" if text == "none" else text for name, text in limits.items()}
-    with store.storage.transaction() as connection:  # another such command may change another part of it
+    changes = {
+        f"budget.{name}": "null" if text == "none" else text for name, text in limits.items()
+    }
+    # Another such command may change another part of it.
+    with store.storage.transaction() as connection:
         before = read_spec(folder).budget.model_dump()
         after = _rewrite(folder, changes).budget.model_dump()
         store.commands.add_in(connection, "budget", after)
@@ -184,11 +197,14 @@ def _extend_budget(folder: StudyFolder, limits: Mapping[str, int | str]) -> Done
         words.append(f"{name} {_said(after[name])} (was {_said(before[name])})")
         back += [f"--{name.replace('_', '-')}", _said(before[name])]
     return Done(
-        f"{folder.name} has {', '.join(words)}; {_when(folder, store)}", [folder.command("extend", *back)]
+        f"{folder.name} has {', '.join(words)}; {_when(folder, store)}",
+        [folder.command("extend", *back)],
     )
 
 
-def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], why: str) -> Done:
+def grow(
+    folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], why: str
+) -> Done:
     """Add runs to a study: each is a cell, by its values of the grid, and how many trials it is to have more.
 
     A cell that the study lacks is added, with the trials of its budget. In one that it has, the chosen trial is trained
@@ -208,10 +224,15 @@ def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], w
                 new.append(dict(values))
             elif cell.key in best:
                 number = best[cell.key].number
-                params = next(trial.params for trial in store.trials(cell) if trial.number == number)
+                params = next(
+                    trial.params for trial in store.trials(cell) if trial.number == number
+                )
                 for _ in range(times):
                     trials = store.trials(cell)
-                    known = [trial.params or trial.system_attrs.get("fixed_params") for trial in trials]
+                    known = [
+                        trial.params or trial.system_attrs.get("fixed_params")
+                        for trial in trials
+                    ]
                     offset = SEEDS_APART * known.count(params)
                     added.append(_enqueue(store, cell, params, {SEED_OFFSET: offset}))
         if new:
@@ -224,8 +245,12 @@ def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], w
         named = [",".join(f"{name}={value}" for name, value in cell.items()) for cell in new]
         parts.append(f"{several(len(new), 'more size')} ({some_of(named)})")
     if added:
-        parts.append(f"the best of {several(len({cell for cell, _ in added}), 'size')} again on other seeds")
-    return Done(f"{folder.name} has {' and '.join(parts)}, {why}", _withdrawals(folder, added), added)
+        parts.append(
+            f"the best of {several(len({cell for cell, _ in added}), 'size')} again on other seeds"
+        )
+    return Done(
+        f"{folder.name} has {' and '.join(parts)}, {why}", _withdrawals(folder, added), added
+    )
 
 
 def _widen(folder: StudyFolder, name: str) -> str:
@@ -249,7 +274,9 @@ def _widen(folder: StudyFolder, name: str) -> str:
         raise BadInput(f"--widen: {name} has its widest range already, {was}")
     with open_store(folder).storage.transaction():
         _rewrite(folder, {f"search.{name}.{end}": value for end, value in ends.items()})
-    n_ended = sum(1 for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget)
+    n_ended = sum(
+        1 for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget
+    )
     return (
         f"{folder.name} searches {name} from {written(new['min'])} to {written(new['max'])} (was {was}); its "
         f"{several(n_ended, 'trial')} stay and count towards trials_per_cell"
@@ -297,14 +324,20 @@ def enqueue(
     searched = {name: value for name, value in values.items() if name in store.spec.search}
     points = []
     for space in store.spaces:
-        fits = all(space.given[name] == value for name, value in values.items() if name not in searched)
+        fits = all(
+            space.given[name] == value for name, value in values.items() if name not in searched
+        )
         if fits and cell in (None, space.cell.key):
             points.append((space.cell, _point(space, searched)))
     if not points:
-        raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
+        raise BadInput(
+            f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it"
+        )
     if dry_run:
         cells = some_of([of.key for of, _ in points])
-        return Done(f"{several(len(points), 'trial')} would be enqueued: one in each of {cells}", [])
+        return Done(
+            f"{several(len(points), 'trial')} would be enqueued: one in each of {cells}", []
+        )
     with store.storage.transaction():
         added = [_enqueue(store, of, point, {"enqueued": values}) for of, point in points]
     store.commands.add("enqueue", {"trials": added, "values": values})
@@ -331,11 +364,15 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
         store.commands.add("withdraw", place)
         values, again = trial.user_attrs.get("enqueued"), list[str]()
         if values is not None:
-            words = [f"{key}={json.dumps(value)}" for key, value in (values | of.values).items()]
+            words = [
+                f"{key}={json.dumps(value)}" for key, value in (values | of.values).items()
+            ]
             again = [folder.command("enqueue", *words)]
         return Done(f"{name} is withdrawn: it had not started", again, [(of.key, number)])
     if trial.state != TrialState.RUNNING:
-        raise BadInput(f"{name} has ended: {trial.user_attrs.get('outcome', trial.state.name.lower())}")
+        raise BadInput(
+            f"{name} has ended: {trial.user_attrs.get('outcome', trial.state.name.lower())}"
+        )
     store.commands.add("stop trial", place)
     what = f"{name} ends as stopped at its next evaluation, with its best value so far"
     if not is_running(folder, store.commands):
@@ -356,7 +393,8 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
         if how != RunState.PRUNED or not store.promote(connection, of, trial):
             raise BadInput(f"trial {number} in cell {key} was not pruned: {how}")
     store.poll_commands()
-    for run in folder.runs_of(key, number):  # if this process dies first, the trial's next worker does this
+    # If this process dies first, the trial's next worker does this.
+    for run in folder.runs_of(key, number):
         run.take_back_end(trial.last_step or 0)
     what = f"trial {number} in cell {key}, pruned at iteration {trial.last_step or 0}, continues to its end"
     (stop,) = _withdrawals(folder, [(key, number)])
@@ -364,7 +402,9 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
 
 
 def _find(store: Store, number: int, cell: str | None) -> tuple[Cell, FrozenTrial]:
-    trials = {each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells}
+    trials = {
+        each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells
+    }
     key = find_trial(store.spec.name, trials, number, cell)
     return next(each for each in store.cells if each.key == key), trials[key][number]
 
@@ -380,7 +420,9 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
         name, errors = canonical(name), Problems()
         value = parse(text, errors)
         if not equals or errors.found:
-            raise BadInput(Problem(f"{word!r} lacks a value", "name=value, such as learning_rate=1e-3"))
+            raise BadInput(
+                Problem(f"{word!r} lacks a value", "name=value, such as learning_rate=1e-3")
+            )
         if name not in known:
             what = f"{name!r} is neither in the grid nor searched in this study"
             raise BadInput(Problem(what, ", ".join(known), nearest(name, known)))
@@ -391,7 +433,9 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
         values[name] = value
         if name in apart and value not in apart[name]:
             allowed = " | ".join(map(shown, apart[name]))
-            raise BadInput(Problem(f"{name} is {shown(value)}, which no cell of the study has", allowed))
+            raise BadInput(
+                Problem(f"{name} is {shown(value)}, which no cell of the study has", allowed)
+            )
     return values
 
 

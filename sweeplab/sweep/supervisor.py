@@ -25,14 +25,28 @@ from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import make_folder, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.listing import read_spec
-from sweeplab.lab.studies import check_same_study, code_versions, describe, summarize, versions, write_study
+from sweeplab.lab.studies import (
+    check_same_study,
+    code_versions,
+    describe,
+    summarize,
+    versions,
+    write_study,
+)
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.problems import reaches_in_words
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.engines import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine, engine_class
+from sweeplab.sweep.engines import (
+    LEFT,
+    NO_REVISION,
+    REFUSED,
+    UNSEEN,
+    WorkerEngine,
+    engine_class,
+)
 from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.progress import LOOK_SECONDS, StudyProgress, Watched
 from sweeplab.sweep.shipping import Shipping, notify_end, open_targets
@@ -62,7 +76,9 @@ class WorkerPool:
     unless MOST_ALIKE died the same way with no trial finished between. `on_event` gets every event of the engine.
     """
 
-    def __init__(self, engine: WorkerEngine, store: Store, on_event: Callable[[events.Event], None]) -> None:
+    def __init__(
+        self, engine: WorkerEngine, store: Store, on_event: Callable[[events.Event], None]
+    ) -> None:
         self._engine, self._store, self._on_event = engine, store, on_event
         # The revision of the commands that each exited worker knew, and that each running one certainly knows.
         self._exited = dict.fromkeys(range(len(engine.resources)), NO_REVISION)
@@ -164,7 +180,9 @@ def run_study(
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         code = {**code_versions(), "git": git_of_code()}
         write_whole(folder.code_file, json.dumps(code).encode())
-        shortage = memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
+        shortage = (
+            memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
+        )
         notices = [reaches_in_words(plan.reaches), plan.mirror, shortage]
         create = partial(Store.create, spec, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
@@ -199,9 +217,14 @@ class _Supervisor:
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         self.shipping = Shipping(folder, self.trackers)
         self.elapsed = folder.elapsed_seconds
-        self.watched, self.notices = Watched(folder, commands=self.commands), events.Notices(folder)
+        self.watched, self.notices = (
+            Watched(folder, commands=self.commands),
+            events.Notices(folder),
+        )
         self.progress = self.watched.progress
-        self.engine = engine_class(self.spec.engine.type)(folder, self.spec.engine, plan.workers)
+        self.engine = engine_class(self.spec.engine.type)(
+            folder, self.spec.engine, plan.workers
+        )
         self.pool = WorkerPool(self.engine, store, self._take_in)
         self._unread: list[Command] = []  # commands that the progress has not followed yet
         self._last_notice = ""
@@ -210,7 +233,9 @@ class _Supervisor:
         """Show the user the `notices`, then run the study to its end; one that is complete is left as it is."""
         self.commands.read()
         # It came to its end before, tracking has all of it, and nobody is to hear of it: MLflow is slow to import.
-        is_done = self.commands.state.status == "complete" and not (self._has_work() or self.spec.notify)
+        is_done = self.commands.state.status == "complete" and not (
+            self._has_work() or self.spec.notify
+        )
         if is_done:
             is_done = len(self.trackers) == 1 and self.tracker.is_complete(
                 run.path for run in self.folder.runs()
@@ -223,7 +248,8 @@ class _Supervisor:
             self.commands.add("budget", budget.model_dump())
         status = "interrupted"
         try:
-            self.listen(events.Tick(), self.progress)  # something to read while tracking is opened
+            # Something to read while tracking is opened.
+            self.listen(events.Tick(), self.progress)
             for notice in notices:
                 self._take_in(events.StudyNotice(message=notice))
             if is_done:
@@ -247,7 +273,9 @@ class _Supervisor:
             self.pool.leave()
             raise
         except Exception as error:
-            notify_end(self.targets, self.folder, "failed", [f"{type(error).__name__}: {error}"])
+            notify_end(
+                self.targets, self.folder, "failed", [f"{type(error).__name__}: {error}"]
+            )
             raise
         finally:
             self.engine.kill()
@@ -267,7 +295,8 @@ class _Supervisor:
             if places != self.progress.places:
                 self.progress.places = places
                 self.progress.follow(self.commands.state)
-                with suppress(OSError):  # such as a full disk: others then see the places of before
+                # Such as a full disk: others then see the places of before.
+                with suppress(OSError):
                     self.folder.write_workers(places)
             is_queued = {place.state for place in places} == {"queued"}
             is_paused = self.commands.state.phase == "pause" and not len(self.pool)
@@ -287,7 +316,8 @@ class _Supervisor:
                 looked = time.monotonic()
             if not len(self.pool) and self.progress.live and not self.store.n_held():
                 self._read_feed()
-                self.progress.clear_live()  # no worker holds the trials that were running: they wait for one
+                # No worker holds the trials that were running: they wait for one.
+                self.progress.clear_live()
             if now - checked > CHECK_SECONDS:
                 self.shipping.check()
                 self._write_elapsed()
@@ -295,7 +325,9 @@ class _Supervisor:
         self._write_elapsed()
 
     def _write_elapsed(self) -> None:
-        self.store.availability.attempt(lambda: self.folder.write_elapsed(self.elapsed), "records")
+        self.store.availability.attempt(
+            lambda: self.folder.write_elapsed(self.elapsed), "records"
+        )
 
     def _goes_on(self) -> bool:
         """Set the phase to closing where there are no workers to listen to or to wait for; return whether there are."""
@@ -307,7 +339,12 @@ class _Supervisor:
             return False
         if state.phase == "pause" or self.store.n_held():  # by workers of an earlier supervisor
             return True
-        if state.phase == "run" and not self.pool.failures and self.store.n_running() and self._has_work():
+        if (
+            state.phase == "run"
+            and not self.pool.failures
+            and self.store.n_running()
+            and self._has_work()
+        ):
             self.pool.start_exited()  # a worker elsewhere died, and nobody holds its trials
             return True
         return not self.commands.set_phase("closing", after=state.revision)
@@ -341,7 +378,10 @@ class _Supervisor:
             self._take_in(notice)
         commands, self._unread = self._unread, []
         for event in self.watched.news(commands):
-            if isinstance(event, events.TrialEnded) and event.ending.outcome is not RunState.FAILED:
+            if (
+                isinstance(event, events.TrialEnded)
+                and event.ending.outcome is not RunState.FAILED
+            ):
                 self.pool.deaths.clear()
             self.listen(event, self.progress)
             if isinstance(event, events.TrialEvent):
@@ -349,7 +389,8 @@ class _Supervisor:
 
     def _take_in(self, event: events.Event) -> None:
         """Take in an event that the folders of the runs do not tell."""
-        if isinstance(event, events.StudyNotice):  # several workers may send the same notice, seconds apart
+        # Several workers may send the same notice, seconds apart.
+        if isinstance(event, events.StudyNotice):
             if event.message == self._last_notice:
                 return
             self._last_notice = event.message
@@ -357,7 +398,8 @@ class _Supervisor:
         self.listen(event, self.progress)
 
     def _finish(self) -> tuple[str, list[str]]:
-        for _ in range(2):  # the stream looks for the end of a run only after it has found the run
+        # The stream looks for the end of a run only after it has found the run.
+        for _ in range(2):
             self._read_feed()
         errors = [*self.progress.errors, *self.pool.failures]
         refused = self.shipping.finish()
@@ -389,6 +431,7 @@ def _held(folder: StudyFolder) -> Iterator[None]:
         try:
             yield
         except BadInput:
-            if is_new and not any(folder.runs()):  # such as when the storage was lost while the study trained
+            # Such as when the storage was lost while the study trained.
+            if is_new and not any(folder.runs()):
                 shutil.rmtree(folder.path)
             raise

@@ -48,13 +48,17 @@ class SeedCurves:
         self._ended: set[int] = set()
         self.means: dict[int, float] = {}
 
-    def add(self, seed: int, iteration: int, loss: float, ended: bool = False) -> list[tuple[int, float]]:
+    def add(
+        self, seed: int, iteration: int, loss: float, ended: bool = False
+    ) -> list[tuple[int, float]]:
         """Add a loss; return the iterations whose mean it completes, each with its value, in order."""
         self._losses[seed][iteration] = loss
         if ended:
             self._ended.add(seed)
         new = []
-        for at in sorted({at for curve in self._losses.values() for at in curve} - set(self.means)):
+        for at in sorted(
+            {at for curve in self._losses.values() for at in curve} - set(self.means)
+        ):
             so_far = [self._at(of, at) for of in self._losses]
             losses = [loss for loss in so_far if loss is not None]
             if len(losses) < len(self._losses):
@@ -124,7 +128,9 @@ class TrialRuns:
         self.curves = SeedCurves(seeds, spec.objective.goal == "maximize")
 
     @classmethod
-    def of_claim(cls, claim: Claim, spec: StudySpec, dataset: Dataset, folder: StudyFolder) -> TrialRuns:
+    def of_claim(
+        cls, claim: Claim, spec: StudySpec, dataset: Dataset, folder: StudyFolder
+    ) -> TrialRuns:
         """Return the runs of a trial that this worker has claimed, begun in their folders."""
         starts, decided, started = [], folder.decided(claim.cell.key), time.time()
         for seed in claim.seeds:
@@ -160,7 +166,9 @@ class TrialRuns:
         if name not in measures and self.is_stopped:
             return None
         if not math.isfinite(measures.get(name, math.nan)):
-            raise ValueError(f"metric {name} is {measures.get(name)}; allowed: a finite number of this name")
+            raise ValueError(
+                f"metric {name} is {measures.get(name)}; allowed: a finite number of this name"
+            )
         return measures[name]
 
     @property
@@ -206,7 +214,9 @@ class TrialRuns:
         """Add a record to its run's curve; return the iterations whose mean it completes, each with its value."""
         training = self.trainings[record.key]
         values, seed = training.run.values, training.folder.seed
-        points: dict[int, dict[str, Any]] = {int(point["iteration"]): dict(point) for point in record.points}
+        points: dict[int, dict[str, Any]] = {
+            int(point["iteration"]): dict(point) for point in record.points
+        }
         flow = {at: point.pop("layers") for at, point in points.items() if "layers" in point}
         if flow:
             gradients = [runs.GradientPoint(at, layers) for at, layers in flow.items()]
@@ -231,7 +241,9 @@ class TrialRuns:
             return []
         try:
             seen = self._compared(record.val_loss, record.measures)
-            return [] if seen is None else self.curves.add(seed, record.iteration, seen, has_ended)
+            return (
+                [] if seen is None else self.curves.add(seed, record.iteration, seen, has_ended)
+            )
         except Exception as error:  # whatever a user's metric may raise
             self.error = "".join(traceback.format_exception(error))
             return []
@@ -242,10 +254,14 @@ class TrialRuns:
         `parts` returns the gradient accumulation with which a run fits the memory.
         """
         # The ends with which a promoted trial was pruned are removed.
-        written = [training.folder.take_back_end(self.promoted) for training in self.trainings.values()]
+        written = [
+            training.folder.take_back_end(self.promoted) for training in self.trainings.values()
+        ]
         ends, has_snapshot = [end for end in written if end], False
         # A failed trial has nothing left to report, and its metric may be what failed.
-        iterations = [end.iteration for end in ends if end.ending.outcome is not RunState.FAILED]
+        iterations = [
+            end.iteration for end in ends if end.ending.outcome is not RunState.FAILED
+        ]
         for key, training in [*self.trainings.items()]:
             snapshot, known, n_parts = read_snapshot(training.folder.path), iterations.copy(), 1
             if snapshot:
@@ -270,7 +286,9 @@ class TrialRuns:
         seeds = [training.folder.seed for training in self.trainings.values()]
         states = {seed: self.states.get(seed, cut_short) for seed in seeds}
         # Optuna uses the last report as the value of a pruned trial.
-        value = self.curves.value("final" if cut_short is RunState.PRUNED else self.spec.objective.at)
+        value = self.curves.value(
+            "final" if cut_short is RunState.PRUNED else self.spec.objective.at
+        )
         return TrialEnding(outcome, value, states, self.error)
 
     def write_ends(self, ending: TrialEnding) -> list[RunEnd]:
@@ -282,7 +300,9 @@ class TrialRuns:
             end = written or self._end(training, ends[0].ending if ends else ending)
             ends.append(training.folder.write_end(end, self.promoted))
         for training in self.trainings.values():
-            remove_snapshots(training.folder.path, but_last=ends[0].ending.outcome is RunState.PRUNED)
+            remove_snapshots(
+                training.folder.path, but_last=ends[0].ending.outcome is RunState.PRUNED
+            )
         return ends
 
     def _end(self, training: Training, ending: TrialEnding) -> RunEnd:
@@ -291,7 +311,11 @@ class TrialRuns:
         evaluated = [point for point in points if point.val_loss is not None] or [nothing]
         best = min(evaluated, key=lambda point: point.val_loss or 0.0)
         last = points[-1] if points else nothing
-        state, n_parts, at = ending.states[seed], training.run.values.grad_accum, self.spec.objective.at
+        state, n_parts, at = (
+            ending.states[seed],
+            training.run.values.grad_accum,
+            self.spec.objective.at,
+        )
         valued = self.curves.valued(seed, at)
         where = f"at iteration {last.iteration}"
         why = "asked to stop" if self.is_stopped else "no improvement within its patience"
@@ -303,7 +327,11 @@ class TrialRuns:
             RunState.FAILED: f"an error after iteration {last.iteration}",
         }
         if self.spec.objective.metric != "val_loss":
-            before = [each.val_loss for each in evaluated if each.iteration <= self.curves.valued_at(at)]
+            before = [
+                each.val_loss
+                for each in evaluated
+                if each.iteration <= self.curves.valued_at(at)
+            ]
             valued = next(reversed(before), None)
         return RunEnd(
             state=state,

@@ -58,7 +58,8 @@ class Starter:
     def __init__(self, since: float | None = None) -> None:
         self.closed = threading.Event()
         self._since, self._was_signaled = since, False
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C, and closes our input
+        # The supervisor handles Ctrl-C, and closes our input.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for number in leaving_signals():
             signal.signal(number, self._hear)
@@ -66,7 +67,8 @@ class Starter:
             threading.Thread(target=self._read_input, daemon=True).start()
 
     def _hear(self, _number: int, _frame: object) -> None:
-        if self._was_signaled and self._since is None:  # a second signal ends the worker at once
+        # A second signal ends the worker at once.
+        if self._was_signaled and self._since is None:
             os._exit(1)
         self._was_signaled = True
         self.closed.set()
@@ -148,7 +150,10 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     availability.say = _say  # into the log alone: whoever runs the study notices it too
     availability.stopping = closed.is_set
     # Plugins are checked by their digests: whoever runs the study has allowed them.
-    store, plan = open_store(folder, allow_plugins=True, wait=availability), folder.read(folder.plan_file)
+    store, plan = (
+        open_store(folder, allow_plugins=True, wait=availability),
+        folder.read(folder.plan_file),
+    )
     store.n_workers = len(plan["workers"])
     if AUTO in store.spec.devices:  # the plan's kind of device holds on every machine
         if plan["device"] == "cpu":
@@ -163,7 +168,10 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     theirs = store.commands.state.versions
     different = version_differences(versions(dataset.token_digest), theirs)
     if different:
-        print(f"the study's other workers have another version of {', '.join(different)}", file=sys.stderr)
+        print(
+            f"the study's other workers have another version of {', '.join(different)}",
+            file=sys.stderr,
+        )
         return REFUSED
     starter.follow(folder, store.commands)
     threading.Thread(target=write_use, args=(folder, closed), daemon=True).start()

@@ -77,11 +77,15 @@ def planned_uri(lab: Path, uri: str | None = None) -> str:
         uri = named or uri or database_url(lab / "mlflow.db")
     if _scheme(uri) not in SCHEMES:
         allowed = "sqlite:///FILE, postgresql://…, mysql://…, or a server's http(s)://…"
-        raise BadInput(f"tracking URI {without_password(uri)!r} is unknown to MLflow; allowed: {allowed}")
+        raise BadInput(
+            f"tracking URI {without_password(uri)!r} is unknown to MLflow; allowed: {allowed}"
+        )
     if _scheme(uri) in SERVERS and not _is_escaped(uri):
         # Otherwise a part of the password would be taken for the host.
         allowed = "%2F for /, %23 for #, %3F for ?, %40 for @"
-        raise BadInput(f"tracking URI {without_password(uri)!r} has unescaped characters; allowed: {allowed}")
+        raise BadInput(
+            f"tracking URI {without_password(uri)!r} has unescaped characters; allowed: {allowed}"
+        )
     database = database_file(uri)
     if database:
         return database_url(database)
@@ -120,7 +124,9 @@ def check_location(lab: Path, uri: str, location: str) -> None:
         BadInput: it is elsewhere.
     """
     if is_of_lab(lab, uri) or (database_file(uri) and not is_given(TRACKING, uri)):
-        check_inside(lab, folder_at(location) if location.startswith("file:") else Path(f"/{location}"))
+        check_inside(
+            lab, folder_at(location) if location.startswith("file:") else Path(f"/{location}")
+        )
 
 
 @contextmanager
@@ -133,7 +139,8 @@ def reaching(uri: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from mlflow.exceptions import MlflowException  # slow to import, so not before it is needed
+        # Slow to import, so not before it is needed.
+        from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError  # such as for a file that is no database
 
         if not isinstance(error, MlflowException | SQLAlchemyError | OSError):
@@ -174,7 +181,8 @@ def connect(lab: Path, uri: str) -> MlflowClient:
 
 def point_files_here(lab: Path, uri: str) -> None:
     """Update the file locations in a lab's own database: MLflow stores them as they were when it was created."""
-    if is_of_lab(lab, uri) and (lab / "mlflow.db").exists():  # SQLite would create a missing one
+    # SQLite would create a missing one.
+    if is_of_lab(lab, uri) and (lab / "mlflow.db").exists():
         point_files_at(str(artifact_location(lab, uri)), lab / "mlflow.db")
 
 
@@ -220,9 +228,13 @@ def point_files_at(location: str, database: Path) -> None:
     """Update the file locations in a database that still has other ones, unless private ways are switched off."""
     if switched_off():
         return
-    with suppress(sqlite3.Error), closing(sqlite3.connect(database, isolation_level=None)) as connection:
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(database, isolation_level=None)) as connection,
+    ):
         for (old,) in connection.execute(_ELSEWHERE, [location]).fetchall():
-            if folder_at(old).resolve() == folder_at(location).resolve():  # the same folder by another path
+            # The same folder by another path.
+            if folder_at(old).resolve() == folder_at(location).resolve():
                 continue
             connection.execute("BEGIN IMMEDIATE")
             for table, column in _PLACES:
@@ -235,7 +247,8 @@ def create_database(database: Path, location: str) -> None:
     """Create a database whose artifacts are at `location`: complete, or not at all."""
     try:
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-    except ImportError:  # MLflow's client creates it as well, but not safely beside another process
+    # MLflow's client creates it as well, but not safely beside another process.
+    except ImportError:
         return
     # In a folder of its own: a journal that a killed process left beside the file would spoil the next attempt.
     folder = database.with_name(f".{database.name}.new")
@@ -247,9 +260,7 @@ def create_database(database: Path, location: str) -> None:
     is_first = not new.exists()
     store = SqlAlchemyStore(database_url(new), location)  # type: ignore[no-untyped-call]
     store.engine.dispose()
-    if (
-        is_first
-    ):  # its tables are kept for the next one, without the default experiment, which has the lab's path
+    if is_first:  # its tables are kept for the next one, without the default experiment, which has the lab's path
         copy = folder / "kept"
         shutil.copyfile(new, copy)
         with closing(sqlite3.connect(copy, isolation_level=None)) as connection:

@@ -41,7 +41,8 @@ def environment(study_folder: Path | None = None) -> dict[str, Any]:
     `git.code` is the repository of sweeplab's sources, `git.study` that of the study file; either is None outside of
     a repository, without a commit, or without git.
     """
-    read = [package.metadata for package in distributions()]  # each access to `metadata` reads a file
+    # Each access to `metadata` reads a file.
+    read = [package.metadata for package in distributions()]
     packages = {metadata["Name"]: metadata["Version"] for metadata in read}
     return {
         "python": platform.python_version(),
@@ -69,7 +70,14 @@ def changes(study_folder: Path | None) -> dict[str, str]:
     A repository without changes, or with more than DIFF_BYTES of them, has none.
     """
     folders = {"code.diff": _folder_of_code(), "study.diff": study_folder}
-    show = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
+    show = (
+        "diff",
+        "HEAD",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-color",
+        "--ignore-submodules=all",
+    )
     patches = {}
     for name, folder in folders.items():
         if folder is None:
@@ -117,16 +125,28 @@ def _cpu_name() -> str:
 
 def _gpus() -> list[dict[str, Any]]:
     fields = "name,memory.total,driver_version"
-    text = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]) or ""
-    rows = [[part.strip() for part in line.split(",")] for line in text.splitlines() if line.count(",") == 2]
+    text = (
+        _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]) or ""
+    )
+    rows = [
+        [part.strip() for part in line.split(",")]
+        for line in text.splitlines()
+        if line.count(",") == 2
+    ]
     return [
-        {"name": name, "memory_bytes": int(mib) * 2**20 if mib.isdigit() else None, "driver": driver}
+        {
+            "name": name,
+            "memory_bytes": int(mib) * 2**20 if mib.isdigit() else None,
+            "driver": driver,
+        }
         for name, mib, driver in rows
     ]
 
 
 def _git(folder: Path, *command: str, variables: Mapping[str, str] | None = None) -> str | None:
-    return _output(["git", "-C", str(folder), *_ASKS_ONLY, *command], _NO_FETCH | dict(variables or {}))
+    return _output(
+        ["git", "-C", str(folder), *_ASKS_ONLY, *command], _NO_FETCH | dict(variables or {})
+    )
 
 
 def _without_filters(folder: Path) -> dict[str, str]:
@@ -136,18 +156,26 @@ def _without_filters(folder: Path) -> dict[str, str]:
     if git's index is older than the file.
     """
     pattern = r"^filter\..*\.(clean|process|required)$"
-    names = (_git(folder, "config", "-z", "--name-only", "--get-regexp", pattern) or "").split("\0")
+    names = (_git(folder, "config", "-z", "--name-only", "--get-regexp", pattern) or "").split(
+        "\0"
+    )
     first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
     variables = {"GIT_CONFIG_COUNT": str(first + len(names))}
-    for number, name in enumerate(names, first):  # the last name is empty, and its entry changes nothing
-        variables |= {f"GIT_CONFIG_KEY_{number}": name or "core.fsmonitor", f"GIT_CONFIG_VALUE_{number}": ""}
+    # The last name is empty, and its entry changes nothing.
+    for number, name in enumerate(names, first):
+        variables |= {
+            f"GIT_CONFIG_KEY_{number}": name or "core.fsmonitor",
+            f"GIT_CONFIG_VALUE_{number}": "",
+        }
     return variables
 
 
 def _output(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str | None:
     try:
         settings = os.environ | (variables or {})
-        done = subprocess.run(command, capture_output=True, timeout=10, check=True, env=settings)
+        done = subprocess.run(
+            command, capture_output=True, timeout=10, check=True, env=settings
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")

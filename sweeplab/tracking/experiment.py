@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-KEY, STUDY = "sweeplab.key", "sweeplab.study"  # tags of all our runs: the run's key, and its study
+# Tags of all our runs: the run's key, and its study.
+KEY, STUDY = "sweeplab.key", "sweeplab.study"
 # The tag of our experiments: it makes the UI open with runs and charts instead of traces.
 KIND = ("mlflow.experimentKind", "custom_model_development")
 NOTE = "mlflow.note.content"  # the documented tag of a description
@@ -73,7 +74,9 @@ class Experiment:
                 raise BadInput(what)
             here = artifact_location(self.lab, self.uri)
             is_own = here is not None and is_of_lab(self.lab, self.uri)
-            folders = [folder_at(place).resolve() for place in (entity.artifact_location, str(here))]
+            folders = [
+                folder_at(place).resolve() for place in (entity.artifact_location, str(here))
+            ]
             if switched_off() and is_own and folders[0] != folders[1]:  # as of a moved lab
                 # An experiment keeps its place: it makes room for another, to which the records are sent again.
                 kept_as = f"{self.study}-{entity.experiment_id}"
@@ -189,7 +192,9 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
         yield batch
 
 
-def rename_experiment(lab: Path, study: str, uri: str | None, new: str, is_deleted: bool = False) -> None:
+def rename_experiment(
+    lab: Path, study: str, uri: str | None, new: str, is_deleted: bool = False
+) -> None:
     """Give a study's experiment, if it has one, another name, and mark it as deleted in MLflow or as no longer deleted.
 
     The parent run gets the new name too, unless the experiment is deleted. It can be repeated after a failure.
@@ -205,7 +210,9 @@ def rename_experiment(lab: Path, study: str, uri: str | None, new: str, is_delet
         client = there.client
         ours, taken = client.get_experiment_by_name(study), client.get_experiment_by_name(new)
         if taken and ours:
-            kind = "an experiment" if taken.lifecycle_stage == "active" else "a deleted experiment"
+            kind = (
+                "an experiment" if taken.lifecycle_stage == "active" else "a deleted experiment"
+            )
             raise BadInput(f"{there.place} has {kind} {new!r}; give another name")
         entity = ours or taken  # if only `taken` exists, an earlier attempt has renamed it
         if entity is None:

@@ -71,7 +71,8 @@ class MLflowTracker(Experiment, Mirror):
         super().__init__(lab, study, uri)
         self._folder = StudyFolder(self.lab, study)
         is_own = is_of_lab(self.lab, self.uri)
-        self._mark_place = "mlflow.db" if is_own else self.place  # by name, as the lab may be moved
+        # By name, as the lab may be moved.
+        self._mark_place = "mlflow.db" if is_own else self.place
         self._parent: Run | None = None
         self._note = ""
         self._tags: dict[str, str] = {}
@@ -108,7 +109,10 @@ class MLflowTracker(Experiment, Mirror):
         tags = self._tags | {"sweeplab.state": "running", NOTE: note}
         self.log(run_id, [], missing, tags, "RUNNING")
         texts = {"study.yaml": description.get("study", "")}
-        for name, content in (("plan.json", description.get("plan")), ("environment.json", environment)):
+        for name, content in (
+            ("plan.json", description.get("plan")),
+            ("environment.json", environment),
+        ):
             texts[name] = json.dumps(content, indent=1, default=str) if content else ""
         for name, text in (texts | dict(description.get("changes", {}))).items():
             if text:
@@ -124,7 +128,9 @@ class MLflowTracker(Experiment, Mirror):
         points = []
         if best is not None:
             # With the parent's start as the timestamp, closing twice in the same state writes the same point.
-            points.append([Measure("best_value", best, parent.info.start_time, sum(counts.values()))])
+            points.append(
+                [Measure("best_value", best, parent.info.start_time, sum(counts.values()))]
+            )
         self._shipping.clear()
         with self._reaching():
             self._set_running_to_waiting(parent)
@@ -149,7 +155,9 @@ class MLflowTracker(Experiment, Mirror):
             parts.append(
                 f"**Best {summary.get('metric', 'val_loss')} {best:.4f}**: [{key}]({link}) {searched}"
             )
-        counts = ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
+        counts = ", ".join(
+            f"{count} {state}" for state, count in summary.get("counts", {}).items()
+        )
         parts += [f"**{summary['state']}** {counts}", self._note]
         return "\n\n".join(part.strip() for part in parts if part)
 
@@ -192,7 +200,8 @@ class MLflowTracker(Experiment, Mirror):
         # The marker belongs to the present end: a run that is promoted gets another end later.
         assert self._parent
         marker = self._marker(folder, self._parent.info.run_id)
-        end = RunFolder(folder).read_end()  # before the points: if there is an end, all points are written
+        # Before the points: if there is an end, all points are written.
+        end = RunFolder(folder).read_end()
         with self._reaching(folder):
             shipping = self._shipping.get(folder) or self._start(folder)
             if shipping is None:
@@ -215,7 +224,9 @@ class MLflowTracker(Experiment, Mirror):
                 used = json.loads(line)
                 at = round(1000 * used.pop("time"))
                 prefix, step = f"{USE}/{path.stem}", (at - began) // 1000
-                points.append([Measure(f"{prefix}/{name}", used[name], at, step) for name in used])
+                points.append(
+                    [Measure(f"{prefix}/{name}", used[name], at, step) for name in used]
+                )
         with self._reaching():
             self.log(self._parent.info.run_id, points)
 
@@ -230,7 +241,9 @@ class MLflowTracker(Experiment, Mirror):
             return False
         try:
             marker = self._marker(folder, study.run_id)
-            return bool(marker) and read_bytes(RunFolder(folder).shipped_file) == marker.encode()
+            return (
+                bool(marker) and read_bytes(RunFolder(folder).shipped_file) == marker.encode()
+            )
         except FileNotFoundError:
             return False
 
@@ -272,11 +285,23 @@ class MLflowTracker(Experiment, Mirror):
         else:  # sent by a process that died before it could write that down
             run = self.run(f"{self.study}/{start.key}")
         if run is None or run.info.lifecycle_stage != "active":  # deleted there by hand
-            place = {"cell": start.cell, "trial": start.trial, "seed": start.seed, "state": "running"}
+            place = {
+                "cell": start.cell,
+                "trial": start.trial,
+                "seed": start.seed,
+                "state": "running",
+            }
             tags = self._tags | {f"sweeplab.{name}": str(part) for name, part in place.items()}
-            tags |= {"mlflow.parentRunId": parent, KEY: f"{self.study}/{start.key}", STUDY: self.study}
-            tags["sweeplab.searched"] = json.dumps(start.sampled)[:TAG_CHARACTERS]  # to the last digit
-            run = self.client.create_run(self.find(), measures.started_ms, tags, run_name(start))
+            tags |= {
+                "mlflow.parentRunId": parent,
+                KEY: f"{self.study}/{start.key}",
+                STUDY: self.study,
+            }
+            # To the last digit.
+            tags["sweeplab.searched"] = json.dumps(start.sampled)[:TAG_CHARACTERS]
+            run = self.client.create_run(
+                self.find(), measures.started_ms, tags, run_name(start)
+            )
         # Those that MLflow lacks: it refuses to change one.
         params = _texts(start.values.applicable() | rounded(start), without=run.data.params)
         write_whole(folder.tracked_file, f"{mark} {run.info.run_id}".encode())
@@ -291,7 +316,9 @@ class MLflowTracker(Experiment, Mirror):
         """Move a run that will be trained again to MLflow's deleted ones."""
         # Not by its key, which has the name that the study had then.
         tags = {"cell": run.cell, "trial": str(run.trial), "seed": str(run.seed)}
-        same = " and ".join(f"tags.`sweeplab.{name}` = {quoted(text)}" for name, text in tags.items())
+        same = " and ".join(
+            f"tags.`sweeplab.{name}` = {quoted(text)}" for name, text in tags.items()
+        )
         with self._reaching():
             for old in [*self.runs(same)]:
                 self.client.delete_run(old.info.run_id)
@@ -302,7 +329,11 @@ class MLflowTracker(Experiment, Mirror):
         run_id, measures, state = shipping.info.run_id, shipping.measures, end.state
         error = (end.error or "").strip()
         reasons = {"stop_reason": end.stop_reason, "error": error.rpartition("\n")[2]}
-        tags = {f"sweeplab.{name}": text[:ERROR_CHARACTERS] for name, text in reasons.items() if text}
+        tags = {
+            f"sweeplab.{name}": text[:ERROR_CHARACTERS]
+            for name, text in reasons.items()
+            if text
+        }
         tags["sweeplab.state"] = str(state)
         if error:
             self.log_text(run_id, error, "error.txt", shipping.info.artifact_uri)
@@ -330,7 +361,10 @@ class MLflowTracker(Experiment, Mirror):
         except BaseException as error:
             if folder is not None:
                 self._shipping.pop(folder, None)
-            if isinstance(error, TrackingUnavailable) and time.monotonic() - began > SLOW_SECONDS:
+            if (
+                isinstance(error, TrackingUnavailable)
+                and time.monotonic() - began > SLOW_SECONDS
+            ):
                 self._quiet_until = time.monotonic() + QUIET_SECONDS
             raise
 
@@ -350,7 +384,10 @@ def _texts(values: Mapping[str, Any], without: Container[str]) -> dict[str, str]
 def _environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
     repositories = environment.get("git", {})
     git = repositories.get("code") or repositories.get("study") or {}
-    tags = {"mlflow.source.git.commit": git.get("commit"), "sweeplab.git_dirty": git.get("dirty")}
+    tags = {
+        "mlflow.source.git.commit": git.get("commit"),
+        "sweeplab.git_dirty": git.get("dirty"),
+    }
     return {"mlflow.source.name": "sweeplab"} | {
         name: str(value) for name, value in tags.items() if value is not None
     }

@@ -144,8 +144,12 @@ def load_run(run_id: str, lab: Path) -> LoadedRun:
         try:
             check_location(lab, uri, client.get_run(run_id).info.artifact_uri)
             if not client.list_artifacts(run_id, "checkpoint"):
-                raise BadInput(f"run {run_id} kept no checkpoint; track: {{checkpoints: best}} keeps one")
-            return load_checkpoint(Path(client.download_artifacts(run_id, "checkpoint", place)), run_id)
+                raise BadInput(
+                    f"run {run_id} kept no checkpoint; track: {{checkpoints: best}} keeps one"
+                )
+            return load_checkpoint(
+                Path(client.download_artifacts(run_id, "checkpoint", place)), run_id
+            )
         except MlflowException as error:
             raise BadInput(f"no run {run_id} at {where}: {error.message}") from error
 
@@ -153,14 +157,23 @@ def load_run(run_id: str, lab: Path) -> LoadedRun:
 # ------------------------------------------------------------------ models in MLflow
 
 
-CELL, WEIGHTS = "sweeplab.cell", "sweeplab.weights"  # tags of a logged model: its cell, its weights' digest
-LOADER = "sweeplab.runs.serving"  # the module whose function MLflow calls with the checkpoint's folder
+# Tags of a logged model: its cell, its weights' digest.
+CELL, WEIGHTS = "sweeplab.cell", "sweeplab.weights"
+# The module whose function MLflow calls with the checkpoint's folder.
+LOADER = "sweeplab.runs.serving"
 CHECKPOINT = "checkpoint"
 ALIAS = "best"
 WRITTEN: Sequence[DataKind] = ("text", "pairs")  # kinds of objectives whose runs generate text
-_PARAMS = {"max_new_tokens": "integer", "temperature": "float", "top_k": "integer", "top_p": "float"}
+_PARAMS = {
+    "max_new_tokens": "integer",
+    "temperature": "float",
+    "top_k": "integer",
+    "top_p": "float",
+}
 # What models return that do not generate text, by the kind of their objective.
-RETURNED: Mapping[DataKind, Mapping[str, str]] = {"labels": {"label": "string", "probability": "double"}}
+RETURNED: Mapping[DataKind, Mapping[str, str]] = {
+    "labels": {"label": "string", "probability": "double"}
+}
 _EXAMPLES: Mapping[DataKind, str] = {"labels": '["A film to remember."]'}
 _NOT_IN_NAMES = re.compile(r"[^\w=,+-]")
 
@@ -181,7 +194,9 @@ class Published:
     example: str
 
 
-def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: str) -> Published:
+def publish_model(
+    lab: Path, study: str, uri: str | None, run: RunFolder, name: str
+) -> Published:
     """Register a run's model as the newest version of a name, with the alias `best`, unless it already is.
 
     Raises:
@@ -190,7 +205,11 @@ def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: 
     """
     from mlflow.exceptions import MlflowException
 
-    experiment, start, checkpoint = Experiment(lab, study, uri), run.read_start(), run.checkpoint()
+    experiment, start, checkpoint = (
+        Experiment(lab, study, uri),
+        run.read_start(),
+        run.checkpoint(),
+    )
     assert checkpoint
     digest = str(json.loads(read_bytes(checkpoint / "model.json")).get("sha256", ""))
     client, tags = experiment.client, {CELL: start.cell, WEIGHTS: digest}
@@ -210,15 +229,21 @@ def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: 
             source, model_id = model.artifact_location, None
             if experiment.uri.startswith(SERVERS):
                 source, model_id = f"models:/{model.model_id}", model.model_id
-            newest = client.create_model_version(name, source, model.source_run_id, tags, model_id=model_id)
+            newest = client.create_model_version(
+                name, source, model.source_run_id, tags, model_id=model_id
+            )
             client.set_registered_model_alias(name, ALIAS, newest.version)
     assert newest
     example = _EXAMPLES.get(objective_of(start.values).learns, '["The "]')
     uri = f"models:/{name}@{ALIAS}"
-    return Published(name, str(newest.version), uri, experiment.place, str(newest.run_id), is_new, example)
+    return Published(
+        name, str(newest.version), uri, experiment.place, str(newest.run_id), is_new, example
+    )
 
 
-def _logged(experiment: Experiment, run: RunFolder, checkpoint: Path, tags: dict[str, str]) -> LoggedModel:
+def _logged(
+    experiment: Experiment, run: RunFolder, checkpoint: Path, tags: dict[str, str]
+) -> LoggedModel:
     """Log a run's checkpoint as a model of the run, unless a model of the same weights is logged already.
 
     Raises:
@@ -229,14 +254,23 @@ def _logged(experiment: Experiment, run: RunFolder, checkpoint: Path, tags: dict
     client, start, end = experiment.client, run.read_start(), run.read_end()
     run_id = run.tracked_id
     if not run_id or not end:
-        raise BadInput(f"{experiment.place} has no complete run {start.key} of {experiment.study}")
+        raise BadInput(
+            f"{experiment.place} has no complete run {start.key} of {experiment.study}"
+        )
     same = f"source_run_id = '{run_id}' and tags.`{WEIGHTS}` = '{tags[WEIGHTS]}'"
     if known := client.search_logged_models([experiment.find()], same):
         return known[0]
-    params = {name: str(start.values.as_dict()[name]) for name in start.sampled if name in TABLE}
+    params = {
+        name: str(start.values.as_dict()[name]) for name in start.sampled if name in TABLE
+    }
     name = _NOT_IN_NAMES.sub("-", f"{experiment.study}-{start.cell}")
     model = client.create_logged_model(
-        experiment.find(), name, run_id, tags, params | rounded(start), model_type=start.values.family
+        experiment.find(),
+        name,
+        run_id,
+        tags,
+        params | rounded(start),
+        model_type=start.values.family,
     )
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), checkpoint, start.values, run_id, model.model_id)
@@ -247,7 +281,11 @@ def _logged(experiment: Experiment, run: RunFolder, checkpoint: Path, tags: dict
 
 
 def write_model(
-    folder: Path, checkpoint: Path, values: Hyperparameters, run_id: str = "", model_id: str | None = None
+    folder: Path,
+    checkpoint: Path,
+    values: Hyperparameters,
+    run_id: str = "",
+    model_id: str | None = None,
 ) -> None:
     """Write a checkpoint as a folder that `mlflow.pyfunc.load_model` can load."""
     from mlflow.models import Model
@@ -280,5 +318,9 @@ def _signature(values: Hyperparameters) -> ModelSignature:
         returned = columns and Schema([ColSpec(type_, name) for name, type_ in columns])
         return ModelSignature(text, returned or None)
     defaults = {name: getattr(values, name) for name in _PARAMS}
-    specs = [ParamSpec(name, _PARAMS[name], value) for name, value in defaults.items() if value is not None]
+    specs = [
+        ParamSpec(name, _PARAMS[name], value)
+        for name, value in defaults.items()
+        if value is not None
+    ]
     return ModelSignature(text, text, ParamSchema(specs))

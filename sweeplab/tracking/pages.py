@@ -41,7 +41,9 @@ VIEW = "mlflow.sharedViewState.sweeplab"  # the tag of an experiment that has th
 WORKFLOW = "workflowType=machine_learning"  # of the UI's pages, as opposed to that for agents
 
 
-def publish(lab: Path, uri: str, study: str, searched: Sequence[str], page: str) -> dict[str, str]:
+def publish(
+    lab: Path, uri: str, study: str, searched: Sequence[str], page: str
+) -> dict[str, str]:
     """Write the view to the study's experiment, and return links into MLflow's page, such as `http://host:port/`.
 
     The links lead to the charts, to the table of runs, and to the study's own page with its description and files.
@@ -60,13 +62,22 @@ def publish(lab: Path, uri: str, study: str, searched: Sequence[str], page: str)
         there.client.set_experiment_tag(experiment, VIEW, json.dumps(view(run_id, searched)))
     runs = f"{page}#/experiments/{experiment}/runs"
     shared = f"{runs}?{WORKFLOW}&viewStateShareKey={VIEW.rpartition('.')[2]}&compareRunsMode="
-    return {"charts": f"{shared}CHART", "table": f"{shared}TABLE", "study": f"{runs}/{run_id}?{WORKFLOW}"}
+    return {
+        "charts": f"{shared}CHART",
+        "table": f"{shared}TABLE",
+        "study": f"{runs}/{run_id}?{WORKFLOW}",
+    }
 
 
 def view(parent: str, searched: Sequence[str]) -> dict[str, Any]:
     """Return the view as MLflow's UI reads it: the runs under `parent` by loss, searched values first, and charts."""
     columns = [f"params.`{name}`" for name in dict.fromkeys(searched)]
-    columns += [f"metrics.`{LOSS}`", "tags.`sweeplab.state`", f"metrics.`{SIZE}`", "tags.`sweeplab.cell`"]
+    columns += [
+        f"metrics.`{LOSS}`",
+        "tags.`sweeplab.state`",
+        f"metrics.`{SIZE}`",
+        "tags.`sweeplab.cell`",
+    ]
     line = {
         "type": "LINE",
         "metricKey": BY_TOKENS,
@@ -111,7 +122,8 @@ def view(parent: str, searched: Sequence[str]) -> dict[str, Any]:
         "columnWidths": {column: 50 + 8 * len(column.split("`")[1]) for column in columns},
         "runsHiddenMode": "SHOW_ALL",
         "compareRunCharts": [
-            made | {"uuid": chart["type"], "metricSectionId": section} | chart for section, chart in charts
+            made | {"uuid": chart["type"], "metricSectionId": section} | chart
+            for section, chart in charts
         ],
         "compareRunSections": [
             made
@@ -154,7 +166,11 @@ def listen(port: int | None) -> socket.socket:
         listening.listen()
     except OSError as error:
         listening.close()
-        what = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        what = (
+            "is in use"
+            if error.errno == errno.EADDRINUSE
+            else f"cannot be used: {error.strerror}"
+        )
         raise BadInput(f"port {port} {what}; without --port a free one is found") from error
     return listening
 
@@ -194,12 +210,20 @@ class Private:
         secret, slash, path = scope["path"].removeprefix("/").partition("/")
         is_owner = secrets.compare_digest(secret.encode(), self._secret.encode())
         app: ASGIApp = self._app
-        is_worker = headers.get("service-worker") == "script"  # it would answer whoever opens this port later
-        if is_worker or not is_owner or host not in self._hosts or origin not in (None, f"http://{host}"):
+        # It would answer whoever opens this port later.
+        is_worker = headers.get("service-worker") == "script"
+        if (
+            is_worker
+            or not is_owner
+            or host not in self._hosts
+            or origin not in (None, f"http://{host}")
+        ):
             app = HTMLResponse(_REFUSED, 403)
         elif not slash:
             # Earlier servers at the port may have left something in the browser.
-            app = RedirectResponse(f"/{self._secret}/", headers={"Clear-Site-Data": '"storage"'})
+            app = RedirectResponse(
+                f"/{self._secret}/", headers={"Clear-Site-Data": '"storage"'}
+            )
         inner = {name: value for name, value in scope.items() if name != "raw_path"}
         await app({**inner, "path": f"/{path}"}, receive, send_private)
 
@@ -215,7 +239,9 @@ def leading_to(url: str, folder: Path) -> Iterator[str]:
     with tempfile.NamedTemporaryFile(
         "w", prefix="open-", suffix=".html", dir=place, encoding="utf-8"
     ) as file:
-        file.write(f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url={escape(url)}">\n')
+        file.write(
+            f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url={escape(url)}">\n'
+        )
         file.flush()
         yield Path(file.name).absolute().as_uri()
 
@@ -280,7 +306,9 @@ class PagesServer:
     def _last_words(self) -> str:
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()
-        errors = [line for line in lines if re.search(r"(error|exception)\)?: ", line, re.IGNORECASE)]
+        errors = [
+            line for line in lines if re.search(r"(error|exception)\)?: ", line, re.IGNORECASE)
+        ]
         return f"MLflow's server: {(errors or lines or [f'ended with code {self.process.poll()}'])[-1]}"
 
 
@@ -294,7 +322,11 @@ def serve(lab: Path, uri: str, port: int | None = None) -> Iterator[PagesServer]
     Raises:
         BadInput: the port is taken.
     """
-    with listen(port) as listening, tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as folder:
+    with (
+        listen(port) as listening,
+        tempfile.TemporaryFile() as log,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         address = private_address(listening)
         process = subprocess.Popen(
             python("-m", __name__),
@@ -302,7 +334,8 @@ def serve(lab: Path, uri: str, port: int | None = None) -> Iterator[PagesServer]
             stdout=log,
             stderr=subprocess.STDOUT,
             env=python_environment(**SETTINGS, **SAFE),
-            cwd=folder,  # an empty one of this user: libraries read a .env and the like of the working folder
+            # An empty one of this user: libraries read a .env and the like of the working folder.
+            cwd=folder,
             pass_fds=[listening.fileno()],
             start_new_session=True,
         )
@@ -317,7 +350,8 @@ def serve(lab: Path, uri: str, port: int | None = None) -> Iterator[PagesServer]
         assert process.stdin
         with suppress(OSError):  # one that has ended says why in its log
             process.stdin.write(f"{json.dumps(described)}\n".encode())
-            process.stdin.flush()  # and stays open: however this process ends, the server ends then
+            # And stays open: however this process ends, the server ends then.
+            process.stdin.flush()
         listening.close()  # once the server has ended, nobody answers
         server = PagesServer(address, process, log)
         try:
@@ -335,7 +369,9 @@ def main() -> None:
     import uvicorn
     from mlflow.exceptions import MlflowException
     from mlflow.server import constants
-    from mlflow.store.artifact.artifact_repository_registry import get_registered_artifact_repositories
+    from mlflow.store.artifact.artifact_repository_registry import (
+        get_registered_artifact_repositories,
+    )
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
     lab = Path(served["lab"]).resolve()
@@ -360,7 +396,9 @@ def main() -> None:
     from mlflow.server.handlers import initialize_backend_stores
 
     initialize_backend_stores(served["uri"], served["uri"], served["artifacts"])
-    config = uvicorn.Config(Private(app, served["address"]), log_level="warning", access_log=False)
+    config = uvicorn.Config(
+        Private(app, served["address"]), log_level="warning", access_log=False
+    )
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=served["descriptor"])])
 
 

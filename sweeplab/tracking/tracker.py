@@ -26,17 +26,25 @@ from sweeplab.records.runs import (
 # What the task measures, if it does; bits per byte are the loss in another unit.
 _MEASURED = tuple(name for name in MEASURES if name != "bits_per_byte")
 # A point's fields -> their names in tracking. The scheduled rate is `lr`, to distinguish it from the hyperparameter.
-CURVES = {name: name for name in ("train_loss", "val_loss", *_MEASURED, "grad_norm", "tokens_per_second")} | {
-    "learning_rate": "lr"
-}
+CURVES = {
+    name: name
+    for name in ("train_loss", "val_loss", *_MEASURED, "grad_norm", "tokens_per_second")
+} | {"learning_rate": "lr"}
 BY_TOKENS = "val_loss_by_tokens"  # the curve whose steps are tokens
-SIZE, LOG_SIZE = "n_params", "log10_n_params"  # MLflow's scatter charts have no logarithmic axes
+# MLflow's scatter charts have no logarithmic axes.
+SIZE, LOG_SIZE = "n_params", "log10_n_params"
 # MLflow's status of runs and studies that a killed process left, or that may continue later: a clock in the UI.
 WAITING = "SCHEDULED"
 # The folder in a study's folder where each worker writes its use of its machine, and MLflow's prefix of such series.
 USE = "system"
 # What end.json has of a run. MLflow draws a chart for every name: a run of a language model has a dozen in all.
-TOTALS = ("best_val_loss", "value", "train_flops", "wall_seconds", *(f"best_{name}" for name in _MEASURED))
+TOTALS = (
+    "best_val_loss",
+    "value",
+    "train_flops",
+    "wall_seconds",
+    *(f"best_{name}" for name in _MEASURED),
+)
 
 
 class StudySummary(TypedDict, total=False):
@@ -129,7 +137,9 @@ class RunMeasures:
         """Return the totals of end.json."""
         record = end.as_json()
         values = {name: record.get(name) for name in TOTALS}
-        values |= {f"best_{name}": value for name, value in end.best.items() if name not in MEASURES}
+        values |= {
+            f"best_{name}": value for name, value in end.best.items() if name not in MEASURES
+        }
         return self._new(values, end.iteration, end.wall_seconds)
 
     def new_points(self) -> Iterator[list[Measure]]:
@@ -139,19 +149,26 @@ class RunMeasures:
         """
         for point in self._curve.new_points():
             measures = self._new(
-                {tracked: getattr(point, name) for name, tracked in CURVES.items()} | dict(point.extra),
+                {tracked: getattr(point, name) for name, tracked in CURVES.items()}
+                | dict(point.extra),
                 point.iteration,
                 point.wall_seconds,
             )
             if measures:
-                by_tokens = self._new({BY_TOKENS: point.val_loss}, point.train_tokens, point.wall_seconds)
+                by_tokens = self._new(
+                    {BY_TOKENS: point.val_loss}, point.train_tokens, point.wall_seconds
+                )
                 yield measures + by_tokens
 
-    def _new(self, values: Mapping[str, float | None], step: int, wall_seconds: float) -> list[Measure]:
+    def _new(
+        self, values: Mapping[str, float | None], step: int, wall_seconds: float
+    ) -> list[Measure]:
         timestamp_ms = _ms(self.start.started + wall_seconds)
         measures = [
             # MLflow stores an infinity as 1.8e308, which spoils every chart with it; a NaN leaves a gap.
-            Measure(name, float(value) if math.isfinite(value) else math.nan, timestamp_ms, step)
+            Measure(
+                name, float(value) if math.isfinite(value) else math.nan, timestamp_ms, step
+            )
             for name, value in values.items()
             if value is not None and step not in self._read.get(name, ())
         ]
@@ -163,7 +180,9 @@ class RunMeasures:
 def rounded(start: RunStart) -> dict[str, str]:
     """Return the searched values that are no integers with the four digits that a column of a table has room for."""
     numbers = {name: value for name, value in start.sampled.items() if isinstance(value, float)}
-    return {name: str(float(f"{value:.4g}")) for name, value in numbers.items() if name in TABLE}
+    return {
+        name: str(float(f"{value:.4g}")) for name, value in numbers.items() if name in TABLE
+    }
 
 
 def run_name(start: RunStart) -> str:

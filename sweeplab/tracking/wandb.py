@@ -100,12 +100,20 @@ class WandbMirror(Mirror):
             resume="allow" if self._mode == "online" else None,
             # Send only the run's own records, not this process' output or its machine's load.
             settings=wandb.Settings(
-                console="off", silent=True, x_disable_stats=True, disable_git=True, save_code=False, **server
+                console="off",
+                silent=True,
+                x_disable_stats=True,
+                disable_git=True,
+                save_code=False,
+                **server,
             ),
         )
         for point in measures.new_points():
             run.log(_values(point), step=point[0].step)
-        facts = {measure.name: measure.value for measure in [*measures.facts(), *measures.totals(end)]}
+        facts = {
+            measure.name: measure.value
+            for measure in [*measures.facts(), *measures.totals(end)]
+        }
         run.summary.update({**facts, "state": str(end.state), "stop_reason": end.stop_reason})
         run.finish(exit_code=int(end.state is RunState.FAILED))
 

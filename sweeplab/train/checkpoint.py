@@ -48,7 +48,8 @@ def write_checkpoint(
     description = {"tensors": tensor_file, "sha256": digest, **facts}
     write_whole(folder / f"{name}.json", json.dumps(description, indent=1).encode())
     sync_folder(folder)
-    for old in folder.glob(f"{name}-*.safetensors*"):  # a killed write's temporary file among them
+    # A killed write's temporary file among them.
+    for old in folder.glob(f"{name}-*.safetensors*"):
         if old.name != tensor_file:
             old.unlink()
 
@@ -79,7 +80,9 @@ def read_content(folder: Path, name: str) -> tuple[bytes, dict[str, Any]]:
         path = folder / Path(facts.pop("tensors")).name
         digest = facts.pop("sha256")
     except (ValueError, TypeError, KeyError) as error:
-        raise DamagedCheckpoint(described, f"it does not describe a checkpoint ({error!r})") from None
+        raise DamagedCheckpoint(
+            described, f"it does not describe a checkpoint ({error!r})"
+        ) from None
     content = read_bytes(path, is_large=True) if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise DamagedCheckpoint(path, "its hash differs from the one in its JSON")
@@ -144,7 +147,8 @@ class SnapshotWriter:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshots")
-        self._thread.submit(int)  # start the thread now: later there may be no memory for its stack
+        # Start the thread now: later there may be no memory for its stack.
+        self._thread.submit(int)
         self._written: dict[Path, Future[None]] = {}
 
     def write(self, folder: Path, snapshot: Snapshot) -> None:
@@ -173,8 +177,12 @@ class SnapshotWriter:
 
 
 def _snapshots(folder: Path) -> Iterator[tuple[int, Path, str]]:
-    matches = [(SNAPSHOT.fullmatch(file.name), file) for file in folder.glob("state-*-*.safetensors")]
-    yield from sorted(((int(match[1]), file, match[2]) for match, file in matches if match), reverse=True)
+    matches = [
+        (SNAPSHOT.fullmatch(file.name), file) for file in folder.glob("state-*-*.safetensors")
+    ]
+    yield from sorted(
+        ((int(match[1]), file, match[2]) for match, file in matches if match), reverse=True
+    )
 
 
 def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
@@ -182,7 +190,9 @@ def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
 
     # Safetensors makes three copies and aborts the process if memory runs out; this line raises MemoryError instead.
     bytearray(3 * sum(tensor.nbytes for tensor in tensors.values()))
-    content: bytes = save({key: tensor.contiguous() for key, tensor in tensors.items()}, metadata)
+    content: bytes = save(
+        {key: tensor.contiguous() for key, tensor in tensors.items()}, metadata
+    )
     return content
 
 

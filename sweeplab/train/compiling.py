@@ -27,7 +27,8 @@ MAX_MATH_ATTENTION = 32
 def main(arguments: Path, step: Path, losses: Path) -> None:
     """Compile the step and the losses of the stack that the file `arguments` describes."""
     end_with_parent()
-    values, train, val, threads = pickle.loads(arguments.read_bytes())  # safe: our parent process wrote it
+    # Safe: our parent process wrote it.
+    values, train, val, threads = pickle.loads(arguments.read_bytes())
     torch.set_num_threads(threads)
     stack = Stack(values.replace(compile=False), train, val, N_TRACED)
     for seed in range(N_TRACED):

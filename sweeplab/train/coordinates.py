@@ -60,7 +60,9 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
                 layer = head if name == "logits" else f"{name}.weight"
                 if layer in weights:
                     size = float(value.abs().mean())
-                    yield Coordinate(values.parametrization, values.n_embd, record.iteration, layer, size)
+                    yield Coordinate(
+                        values.parametrization, values.n_embd, record.iteration, layer, size
+                    )
             if record.state != "running":
                 stack.release("run")
 
@@ -74,4 +76,6 @@ def growth(rows: Iterable[Coordinate]) -> dict[tuple[str, int, str], float]:
     for row in rows:
         size = math.log(row.size) if row.size > 0 and math.isfinite(row.size) else math.nan
         points[row.parametrization, row.step, row.layer].append((math.log(row.n_embd), size))
-    return {key: linear_regression(*zip(*pairs, strict=True)).slope for key, pairs in points.items()}
+    return {
+        key: linear_regression(*zip(*pairs, strict=True)).slope for key, pairs in points.items()
+    }

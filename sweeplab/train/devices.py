@@ -55,7 +55,9 @@ def processor() -> str:
 
 
 def settle_devices(
-    values: Hyperparameters, has_cuda: bool | None = None, decided: Mapping[str, Any] | None = None
+    values: Hyperparameters,
+    has_cuda: bool | None = None,
+    decided: Mapping[str, Any] | None = None,
 ) -> Hyperparameters:
     """Return the values with `auto` replaced in device, dtype and compile, for this machine or one with `has_cuda`.
 
@@ -70,7 +72,9 @@ def settle_devices(
     if device == AUTO:
         device = "cuda" if has_cuda else "cpu"
     if device == "cuda" and not has_cuda:
-        raise BadInput("device is cuda, but this machine has no CUDA device; allowed here: cpu, auto")
+        raise BadInput(
+            "device is cuda, but this machine has no CUDA device; allowed here: cpu, auto"
+        )
     usual: dict[str, Any] = {"dtype": "float32", "compile": False, **(decided or {})}
     if device == "cuda":
         # A router waits for the device in each layer, which would break the compiled graph.
@@ -83,9 +87,12 @@ def settle_devices(
         if values.dtype == AUTO:
             import torch
 
-            if torch.cuda.get_device_capability() < (8, 0):  # before Ampere there is no bfloat16
+            # Before Ampere there is no bfloat16.
+            if torch.cuda.get_device_capability() < (8, 0):
                 usual["dtype"] = "float32"
-    autos = {name: usual[name] for name in ("dtype", "compile") if getattr(values, name) == AUTO}
+    autos = {
+        name: usual[name] for name in ("dtype", "compile") if getattr(values, name) == AUTO
+    }
     return values.replace(device=device, **autos)
 
 
@@ -94,7 +101,8 @@ def free_memory_bytes(device: str) -> int:
     if device == "cuda":
         import torch
 
-        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # cached from an earlier stack
+        # Cached from an earlier stack.
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         return int(torch.cuda.mem_get_info()[0] + unused)
     import psutil
 

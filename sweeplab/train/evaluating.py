@@ -43,7 +43,9 @@ class LossInputs(NamedTuple):
 NOTHING = LossInputs()
 
 
-def dense_losses(transformer: Transformer, n_runs: int) -> tuple[Callable[..., tuple[Tensor]], list[Tensor]]:
+def dense_losses(
+    transformer: Transformer, n_runs: int
+) -> tuple[Callable[..., tuple[Tensor]], list[Tensor]]:
     """Return a function of weights and tokens that computes a batch's losses, and example inputs for n_runs runs.
 
     Every position of the batch has a target.
@@ -59,13 +61,18 @@ def dense_losses(transformer: Transformer, n_runs: int) -> tuple[Callable[..., t
     weights = layout.views(torch.zeros(n_runs, layout.row_size))
     size = (rows_together(length), length)
     # Two tensors, because the same tensor twice would be traced as one input.
-    inputs, targets = (torch.zeros(size, dtype=torch.int64).expand(n_runs, *size) for _ in range(2))
+    inputs, targets = (
+        torch.zeros(size, dtype=torch.int64).expand(n_runs, *size) for _ in range(2)
+    )
     return losses, [*(weights[name] for name in names), inputs, targets]
 
 
 def compiled_losses(program: Program, transformer: Transformer) -> Callable[..., Tensor]:
     """Return a replacement for a transformer's `losses` that uses the compiled `dense_losses` where a batch fits."""
-    names, length = [weight.name for weight in transformer.layout.weights], transformer.shape.block_size
+    names, length = (
+        [weight.name for weight in transformer.layout.weights],
+        transformer.shape.block_size,
+    )
     size = (rows_together(length), length)
 
     def losses(
@@ -90,7 +97,9 @@ class Evaluator:
     objective: Objective
     n_tokens: int | None
 
-    def __call__(self, weights: Weights, inputs: LossInputs = NOTHING) -> dict[str, list[float]]:
+    def __call__(
+        self, weights: Weights, inputs: LossInputs = NOTHING
+    ) -> dict[str, list[float]]:
         """Return each measure of the runs [K] by its name; `val_loss` is always one of them."""
         objective = self.objective
         if objective.has_own("measures"):
@@ -113,7 +122,10 @@ class Evaluator:
             n_counted = int(self.objective.n_losses(made))
             if n_counted:
                 dense = self.objective.dense and n_counted == made.targets.size
-                total = total + self.losses(weights, batch, dense=dense, **further).double() * n_counted
+                total = (
+                    total
+                    + self.losses(weights, batch, dense=dense, **further).double() * n_counted
+                )
                 n_targets += n_counted
         return total / n_targets
 
@@ -122,20 +134,27 @@ class Evaluator:
         for made in self.objective.evaluation(self.n_tokens):
             batch = _for_all_runs(made, weights)
             if inputs.starts is not None:
-                batch = batch._replace(reference=inputs.starts[:, made.reference].to(batch.inputs.device))
+                batch = batch._replace(
+                    reference=inputs.starts[:, made.reference].to(batch.inputs.device)
+                )
             yield batch, made
 
     def _outputs(self, weights: Weights, inputs: LossInputs) -> Iterator[tuple[Tensor, Batch]]:
         """Yield the logits of the candidates of each batch, with its targets numbered from the first one."""
         for batch, _ in self._placed(weights, inputs):
             logits = self.transformer.logits(weights, batch)
-            logits, targets = candidate_logits(logits, batch.targets, self.objective.n_candidates)
+            logits, targets = candidate_logits(
+                logits, batch.targets, self.objective.n_candidates
+            )
             yield logits, batch._replace(targets=targets)
 
 
 def _for_all_runs(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
     like = next(iter(weights.values()))
-    return changed(batch, lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape))
+    return changed(
+        batch,
+        lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape),
+    )
 
 
 def label_measures(outputs: Iterable[tuple[Tensor, Batch]], n_labels: int) -> dict[str, PerRun]:
@@ -144,7 +163,8 @@ def label_measures(outputs: Iterable[tuple[Tensor, Batch]], n_labels: int) -> di
     F1 is the harmonic mean of precision and recall. Labels that neither occur nor are predicted are left out.
     """
     losses: list[Tensor] = []
-    confusion = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)  # true label x predicted label
+    # True label x predicted label.
+    confusion = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)
     for logits, batch in outputs:
         targets = batch.targets
         losses.append(cross_entropy(logits, targets).double() * _n_counted(targets))
@@ -191,7 +211,9 @@ def values_at_start(
     """
     weights = transformer.layout.views(row[None])
     batches = (_for_all_runs(batch, weights) for batch in objective.evaluation())
-    values = (objective.at_start(transformer.logits(weights, batch), batch) for batch in batches)
+    values = (
+        objective.at_start(transformer.logits(weights, batch), batch) for batch in batches
+    )
     return torch.cat([value[0].cpu() for value in values])
 
 
@@ -221,7 +243,9 @@ def measured(
         TypeError: a metric returns something else than numbers.
     """
     measures = dict[str, float]()
-    devices = [weight.device for weight in model.weights.values() if weight.device.type == "cuda"][:1]
+    devices = [
+        weight.device for weight in model.weights.values() if weight.device.type == "cuda"
+    ][:1]
     for name in names:
         with torch.random.fork_rng(devices):
             torch.manual_seed(generator_key(model.values.seed, f"{name} {record.iteration}"))

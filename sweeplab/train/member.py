@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from sweeplab.data.batches import generator_key
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.optimizers import Rates
-from sweeplab.train.run import TrainingRun, dropout_rates, learning_rate, patience_begins, train_tokens
+from sweeplab.train.run import (
+    TrainingRun,
+    dropout_rates,
+    learning_rate,
+    patience_begins,
+    train_tokens,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,7 +123,11 @@ class StoppingState:
             return "complete"
         if values.patience is not None and self.n_bad >= values.patience:
             return "stopped"
-        if values.lr_decay and values.scheduler_type == "plateau" and self.n_bad_at_rate >= most_bad:
+        if (
+            values.lr_decay
+            and values.scheduler_type == "plateau"
+            and self.n_bad_at_rate >= most_bad
+        ):
             self.n_halvings += 1
             self.n_bad_at_rate = 0
         return "running"
@@ -145,16 +155,33 @@ class Member:
     at_start: Sequence[Tensor] = ()
 
     @classmethod
-    def of(cls, run: TrainingRun, numbers: Mapping[str, Any], at_start: Sequence[Tensor] = ()) -> Member:
+    def of(
+        cls, run: TrainingRun, numbers: Mapping[str, Any], at_start: Sequence[Tensor] = ()
+    ) -> Member:
         """Return a run that continues from a snapshot's numbers; without numbers it starts at iteration 0."""
-        known = {name: value for name, value in numbers.items() if name != "grad_accum"}  # the caller's entry
+        # The caller's entry.
+        known = {name: value for name, value in numbers.items() if name != "grad_accum"}
         progress = StoppingState(**known.pop("progress", {}))
         dropout_key = generator_key(run.values.seed, "dropout")
-        return cls(run, dropout_key, dropout_rates(run.values), **known, progress=progress, at_start=at_start)
+        return cls(
+            run,
+            dropout_key,
+            dropout_rates(run.values),
+            **known,
+            progress=progress,
+            at_start=at_start,
+        )
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers of a snapshot: all state besides the rows."""
-        named = ("iteration", "evaluated", "counted", "slot_steps", "wall_seconds", "point_seconds")
+        named = (
+            "iteration",
+            "evaluated",
+            "counted",
+            "slot_steps",
+            "wall_seconds",
+            "point_seconds",
+        )
         copied = {"points": [*self.points], "progress": asdict(self.progress)}
         return {name: getattr(self, name) for name in named} | copied
 
@@ -171,13 +198,17 @@ class Member:
     def add_point(self, loss: float, norm: float) -> Point:
         """Add a point to the curve from sums of loss and gradient norm since the last one, and return it."""
         values = self.run.values
-        now, before = (train_tokens(values, self.iteration - back) for back in (0, self.counted))
+        now, before = (
+            train_tokens(values, self.iteration - back) for back in (0, self.counted)
+        )
         point: Point = {
             "iteration": self.iteration,
             "wall_seconds": self.wall_seconds,
             "train_loss": loss / self.counted,
             "grad_norm": norm / self.counted,
-            "learning_rate": learning_rate(values, self.iteration - 1, self.progress.n_halvings),
+            "learning_rate": learning_rate(
+                values, self.iteration - 1, self.progress.n_halvings
+            ),
             "tokens_per_second": (now - before) / (self.wall_seconds - self.point_seconds),
         }
         self.points.append(point)

@@ -130,7 +130,14 @@ def fused_adam_rows_(
     named = (rates.step, factor * rates.learning_rate, rates.beta1, rates.beta2, rates.eps)
     for row, (step, lr, beta1, beta2, eps) in enumerate(torch.stack(named, dim=1).tolist()):
         steps_before = torch.tensor(step - 1)  # torch counts the step itself
-        tensors: Any = ([weights[row]], [gradient[row]], [first[row]], [second[row]], [], [steps_before])
+        tensors: Any = (
+            [weights[row]],
+            [gradient[row]],
+            [first[row]],
+            [second[row]],
+            [],
+            [steps_before],
+        )
         adamw(
             *tensors,
             lr=lr,
@@ -219,7 +226,12 @@ class AdamW(Optimizer):
         first, second = state["first"], state["second"]
         for span, factor in self.learning_rate_spans:
             self.adam_step_(
-                weights[:, span], gradient[:, span], first[:, span], second[:, span], rates, factor
+                weights[:, span],
+                gradient[:, span],
+                first[:, span],
+                second[:, span],
+                rates,
+                factor,
             )
 
 
@@ -239,7 +251,8 @@ class Lion(Optimizer):
         beta1 = column(rates.beta1, weights)
         beta2 = column(rates.beta2, weights)
         mixed = (momentum * beta1).add_(gradient * (1.0 - beta1))
-        signs = torch.where(mixed.isnan(), mixed, mixed.sign())  # sign() would hide a run with NaN
+        # Sign() would hide a run with NaN.
+        signs = torch.where(mixed.isnan(), mixed, mixed.sign())
         momentum.mul_(beta2).add_(gradient.mul_(1.0 - beta2))
         decay_(weights, self.layout.n_decayed, rates)
         rate = column(rates.learning_rate, weights)
@@ -294,7 +307,9 @@ class Muon(Optimizer):
         decay_(weights, self.layout.n_decayed, rates)
         first, second = state["first"], state["second"]
         for span, columns in zip(self._rest, self._second, strict=True):
-            self.adam_step_(weights[:, span], gradient[:, span], first[:, span], second[:, columns], rates)
+            self.adam_step_(
+                weights[:, span], gradient[:, span], first[:, span], second[:, columns], rates
+            )
         momentum = column(rates.momentum, weights)
         for span in self._hidden:
             first[:, span].mul_(momentum).add_(gradient[:, span])
@@ -307,7 +322,9 @@ class Muon(Optimizer):
             ]
             together = torch.cat(stacks, dim=1)  # [K, matrices, in, out]
             steps = orthogonalize(together.flatten(0, 1)).view_as(together)
-            size = column(rates.learning_rate * (ADAMW_SIZE * math.sqrt(max(n_in, n_out))), together)
+            size = column(
+                rates.learning_rate * (ADAMW_SIZE * math.sqrt(max(n_in, n_out))), together
+            )
             by_piece = torch.split(steps * size, [each.shape[1] for each in stacks], dim=1)
             for (name, columns), step in zip(pieces, by_piece, strict=True):
                 weight = views[name][..., columns]
@@ -364,14 +381,20 @@ class Adafactor(Optimizer):
 
     def buffers(self) -> dict[str, int]:
         """Return the buffers: the row means and column means of matrices, and the second moments of vectors."""
-        return {"row_means": self._n_rows, "column_means": self._n_columns, "second": self._n_second}
+        return {
+            "row_means": self._n_rows,
+            "column_means": self._n_columns,
+            "second": self._n_second,
+        }
 
     def update_(self, weights: Rows, gradient: Rows, state: State, rates: Rates) -> None:
         """Update weights and state in place."""
         decay_(weights, self.layout.n_decayed, rates)
         share, rate = rates.step**DECAY_POWER, rates.learning_rate.to(weights.dtype)
         views, gradients = self.layout.views(weights), self.layout.views(gradient)
-        for weight, rows, columns in zip(self._matrices, self._rows, self._columns, strict=True):
+        for weight, rows, columns in zip(
+            self._matrices, self._rows, self._columns, strict=True
+        ):
             grad = gradients[weight.name]
             squares = grad.square().add_(SMALLEST)
             row_means = state["row_means"][:, rows].view(grad.shape[:-1])
@@ -380,7 +403,12 @@ class Adafactor(Optimizer):
             _average_(column_means, squares.mean(-2), share)
             # Divide first, because the product of two small means would be 0 in float32.
             row_factors = row_means / row_means.mean(-1, keepdim=True)
-            _update_(views[weight.name], grad, row_factors.unsqueeze(-1) * column_means.unsqueeze(-2), rate)
+            _update_(
+                views[weight.name],
+                grad,
+                row_factors.unsqueeze(-1) * column_means.unsqueeze(-2),
+                rate,
+            )
         for weight, columns in zip(self._vectors, self._second, strict=True):
             grad, second = gradients[weight.name], state["second"][:, columns]
             _average_(second, grad.square().add_(SMALLEST), share)
@@ -417,12 +445,16 @@ class TorchOptimizer(Optimizer):
 
     def __init__(self, layout: Layout, values: Hyperparameters, make: TorchFactory) -> None:
         super().__init__(layout)
-        self._parameters = [torch.nn.Parameter(torch.zeros(weight.shape)) for weight in layout.weights]
+        self._parameters = [
+            torch.nn.Parameter(torch.zeros(weight.shape)) for weight in layout.weights
+        ]
         self._own = torch_optimizer(make, self._parameters, values)
         self._shares = [group["lr"] / values.learning_rate for group in self._own.param_groups]
         self._state: list[tuple[Tensor, str, Any]] = []
         for parameter, state in self._own.state.items():
-            self._state += [(parameter, name, value) for name, value in state.items() if value is not None]
+            self._state += [
+                (parameter, name, value) for name, value in state.items() if value is not None
+            ]
         sizes = [torch.as_tensor(value).numel() for _, _, value in self._state]
         self._pieces, self._size = packed([1, *sizes])
 
@@ -432,9 +464,14 @@ class TorchOptimizer(Optimizer):
 
     def update_(self, weights: Rows, gradient: Rows, state: State, rates: Rates) -> None:
         """Update weights and state in place, run by run."""
-        views, gradients = self.layout.views(weights).values(), self.layout.views(gradient).values()
+        views, gradients = (
+            self.layout.views(weights).values(),
+            self.layout.views(gradient).values(),
+        )
         for run, row in enumerate(state["own"]):
-            for parameter, weight, slope in zip(self._parameters, views, gradients, strict=True):
+            for parameter, weight, slope in zip(
+                self._parameters, views, gradients, strict=True
+            ):
                 parameter.grad = None
                 parameter.data, parameter.grad = weight[run], slope[run]
             self._load(row)
@@ -453,7 +490,9 @@ class TorchOptimizer(Optimizer):
             if isinstance(value, Tensor):
                 # A number of steps stays on the CPU, whatever the parameter's device is.
                 device = parameter.device if value.ndim else value.device
-                self._own.state[parameter][name] = row[piece].view(value.shape).to(device, copy=True)
+                self._own.state[parameter][name] = (
+                    row[piece].view(value.shape).to(device, copy=True)
+                )
             else:
                 self._own.state[parameter][name] = type(value)(row[piece].item())
 
@@ -469,7 +508,9 @@ def torch_optimizer(
     """
     made = make(parameters, values)
     if not isinstance(made, torch.optim.Optimizer):
-        raise TypeError(f"the factory returned a {type(made).__name__}; allowed: a torch.optim.Optimizer")
+        raise TypeError(
+            f"the factory returned a {type(made).__name__}; allowed: a torch.optim.Optimizer"
+        )
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     made.step()
@@ -478,7 +519,9 @@ def torch_optimizer(
             is_row = isinstance(value, Tensor) and value.dtype == torch.float32
             if not is_row and not isinstance(value, int | float | None):
                 what = getattr(value, "dtype", type(value).__name__)
-                raise ValueError(f"state {name} is {what}; allowed: tensors of float32, and numbers")
+                raise ValueError(
+                    f"state {name} is {what}; allowed: tensors of float32, and numbers"
+                )
     return made
 
 

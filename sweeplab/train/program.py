@@ -42,7 +42,9 @@ Program = Callable[[Sequence["Tensor"]], list["Tensor"]]
 
 # The optimizers with elementwise updates; only these can be traced.
 COMPILED = ("adamw", "adam", "sgd", "lion")
-COMPILER_CURE = "set compile: false, or install g++ (Debian's package g++), or name another compiler in CXX"
+COMPILER_CURE = (
+    "set compile: false, or install g++ (Debian's package g++), or name another compiler in CXX"
+)
 _COMPILING = "sweeplab.train.compiling"
 
 # Limits for `compile: auto`. A cell needs this many steps over all trials: compiling takes as long as 130,000 steps
@@ -51,7 +53,12 @@ _COMPILING = "sweeplab.train.compiling"
 COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 150_000
 
 # A step does not depend on the evaluation, so values that differ only in these share a program.
-_NO_EVALUATION: dict[str, Any] = {"eval_tokens": 1, "eval_iters": 1, "eval_full": False, "eval_train": False}
+_NO_EVALUATION: dict[str, Any] = {
+    "eval_tokens": 1,
+    "eval_iters": 1,
+    "eval_full": False,
+    "eval_train": False,
+}
 
 
 def compiles_whole(values: Hyperparameters) -> bool:
@@ -84,7 +91,9 @@ def program_file(values: Hyperparameters, threads: int) -> Path:
     shape = shape_key(values.replace(**_NO_EVALUATION))
     evaluated = rows_together(values.block_size)
     key = (shape, evaluated, threads, processor(), _sources(), version("torch"))
-    return cache_folder("programs") / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.so"
+    return (
+        cache_folder("programs") / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.so"
+    )
 
 
 def load_programs(values: Hyperparameters, train: Split, val: Split) -> list[Program]:
@@ -121,19 +130,24 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int]) -> Non
         arguments.write_bytes(pickle.dumps(args))
         # Inductor's other files are not needed once the library exists, but for its compiled headers: these it keeps
         # in the folder for temporary files, where another user could have put some.
-        variables = python_environment(TORCHINDUCTOR_CACHE_DIR=folder, TMPDIR=str(cache_folder("inductor")))
+        variables = python_environment(
+            TORCHINDUCTOR_CACHE_DIR=folder, TMPDIR=str(cache_folder("inductor"))
+        )
         command = python("-m", _COMPILING, arguments, step, losses)
         with output.open("w") as log:
             streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
             # Its own process group, which it kills once its input is closed, so that no C++ compiler is left.
-            with subprocess.Popen(command, env=variables, **streams, start_new_session=True) as process:
+            with subprocess.Popen(
+                command, env=variables, **streams, start_new_session=True
+            ) as process:
                 process.wait()
         if process.returncode:
             why = output.read_text(errors="replace").strip()[-2000:]
             raise RuntimeError(f"the step cannot be compiled: {why}")
         if losses.exists():
             write_whole(_losses_file(file), losses.read_bytes())
-        write_whole(file, step.read_bytes())  # last: if this file exists, all files are complete
+        # Last: if this file exists, all files are complete.
+        write_whole(file, step.read_bytes())
 
 
 @cache
@@ -179,7 +193,9 @@ def _lacking() -> str:
     return ""
 
 
-def compile_ahead(function: Callable[..., Any], inputs: Sequence[Tensor], threads: int, math: bool) -> str:
+def compile_ahead(
+    function: Callable[..., Any], inputs: Sequence[Tensor], threads: int, math: bool
+) -> str:
     """Compile a function, traced with the tensors of N_TRACED runs, and return the path of the library.
 
     With `math`, attention is traced as products and a softmax (SDPBackend.MATH).
@@ -189,17 +205,25 @@ def compile_ahead(function: Callable[..., Any], inputs: Sequence[Tensor], thread
     from torch._inductor.compile_fx import compile_fx_aot
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+    from torch.fx.experimental.symbolic_shapes import (
+        DimDynamic,
+        ShapeEnv,
+        StatelessSymbolicContext,
+    )
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    assert len({*map(id, inputs)}) == len(inputs), "the same tensor twice would be traced as one input"
+    assert len({*map(id, inputs)}) == len(inputs), (
+        "the same tensor twice would be traced as one input"
+    )
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False, allow_non_fake_inputs=True)
 
     def fake(index: int, tensor: Tensor) -> Tensor:
         first = DimDynamic.DUCK if tensor.shape[0] == N_TRACED else DimDynamic.STATIC
         sizes = [first] + [DimDynamic.STATIC] * (tensor.ndim - 1)
         context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
-        return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"given{index}"))
+        return mode.from_tensor(
+            tensor, symbolic_context=context, source=ConstantSource(f"given{index}")
+        )
 
     fakes = [fake(index, tensor) for index, tensor in enumerate(inputs)]
     attention: Any = sdpa_kernel(SDPBackend.MATH) if math else nullcontext()

@@ -31,8 +31,14 @@ REQUIREMENTS = (
     "batch_size % grad_accum == 0",
     "dtype != 'float16'",  # of older versions
     "model == 'transformer' or compile != True",
-    "model == 'transformer' or family == 'decoder' or objective == 'masked'",  # it is told of no padding
-    " or ".join(["parametrization == 'standard'", *(f"optimizer == '{name}'" for name in MUP_OPTIMIZERS)]),
+    # It is told of no padding.
+    "model == 'transformer' or family == 'decoder' or objective == 'masked'",
+    " or ".join(
+        [
+            "parametrization == 'standard'",
+            *(f"optimizer == '{name}'" for name in MUP_OPTIMIZERS),
+        ]
+    ),
 )
 # The torch optimizers of plugins, by name.
 MADE_FROM_VALUES: set[str] = set()
@@ -59,7 +65,9 @@ def shape_key(values: Hyperparameters) -> ShapeKey:
     are computed.
     """
     if values.model != TRANSFORMER or values.optimizer in MADE_FROM_VALUES:
-        return tuple((name, value) for name, value in values.as_dict().items() if name != "seed")
+        return tuple(
+            (name, value) for name, value in values.as_dict().items() if name != "seed"
+        )
     dropped = tuple(kind for kind, rate in dropout_rates(values).items() if rate > 0)
     program = {"drops": dropped, "smooths": values.label_smoothing > 0}
     return (*((name, getattr(values, name)) for name in SHAPE), *program.items())
@@ -185,7 +193,9 @@ def own_schedule(function: Callable[[float], float]) -> Schedule:
     for at in range(101):
         share = function(at / 100)
         if not is_number(share) or not 0.0 <= share <= 1.0:
-            raise ValueError(f"the schedule is {share!r} at {at / 100:g} of training; allowed: 0 to 1")
+            raise ValueError(
+                f"the schedule is {share!r} at {at / 100:g} of training; allowed: 0 to 1"
+            )
     return lambda values, iteration: function(_progress(values, iteration))
 
 

@@ -77,7 +77,9 @@ class Stack:
         self.transformer = model_of(like, mixed=on_cpu and like.dtype == "bfloat16")
         layout, self.device = self.transformer.layout, torch.device(like.device)
         self._objective, self._autocast = make_objective(train, like), autocast_of(like)
-        programs = load_programs(like, train, val) if like.compile and compiles_whole(like) else []
+        programs = (
+            load_programs(like, train, val) if like.compile and compiles_whole(like) else []
+        )
         losses = evaluated = self.transformer.losses
         if like.compile and not programs:
             losses = evaluated = _compiled(losses)
@@ -89,7 +91,9 @@ class Stack:
         self._at_start: dict[str, Sequence[Tensor]] = {}  # by the digest of the weights
         rates, n_elements = dropout_rates(like), 0
         self._sites = {
-            name: site for name, site in self.transformer.sites.items() if rates.get(site.kind, 1.0) > 0
+            name: site
+            for name, site in self.transformer.sites.items()
+            if rates.get(site.kind, 1.0) > 0
         }
         if self._sites:
             n_elements = self.transformer.max_mask_size(like.batch_size // like.grad_accum)
@@ -99,8 +103,15 @@ class Stack:
         if on_cpu:
             optimizer.adam_step_ = fused_adam_rows_
         # "loss" and "norm" are sums since the last point. They stay on the device so that a step does not wait.
-        sizes = dict.fromkeys(_INITIAL, layout.row_size) | optimizer.buffers() | {"loss": 1, "norm": 1}
-        self._rows = {name: torch.zeros(capacity, size, device=self.device) for name, size in sizes.items()}
+        sizes = (
+            dict.fromkeys(_INITIAL, layout.row_size)
+            | optimizer.buffers()
+            | {"loss": 1, "norm": 1}
+        )
+        self._rows = {
+            name: torch.zeros(capacity, size, device=self.device)
+            for name, size in sizes.items()
+        }
         loss = TrainingLoss(losses, self._objective, like)
         self._step = TrainStep(layout, optimizer, loss, self._autocast, like.grad_accum)
         self._way: StepWay = EagerStep(self._step, self._rows)
@@ -125,7 +136,10 @@ class Stack:
         return [member.run.key for member in self._members]
 
     def admit(
-        self, run: TrainingRun, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
+        self,
+        run: TrainingRun,
+        snapshot: Snapshot | None = None,
+        start: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Add a run that starts from its seed, from weights by name (`start`), or from a snapshot.
 
@@ -155,7 +169,10 @@ class Stack:
         if digest not in self._at_start:
             placed = row.to(self.device)
             with self._autocast():
-                values = [values_at_start(self.transformer, placed, objective) for objective in objectives]
+                values = [
+                    values_at_start(self.transformer, placed, objective)
+                    for objective in objectives
+                ]
             self._at_start[digest] = values
         return self._at_start[digest]
 
@@ -201,8 +218,13 @@ class Stack:
             member.iteration += 1
             member.counted += 1
             member.slot_steps += self.capacity / len(members)
-        sums = torch.cat([self._rows["loss"], self._rows["norm"]], dim=1).tolist() if ending else []
-        seconds = time.perf_counter() - started  # after reading the sums, which waits for the device
+        sums = (
+            torch.cat([self._rows["loss"], self._rows["norm"]], dim=1).tolist()
+            if ending
+            else []
+        )
+        # After reading the sums, which waits for the device.
+        seconds = time.perf_counter() - started
         for member in members:
             member.wall_seconds += seconds
         points = {row: members[row].add_point(*sums[row]) for row in ending}
@@ -218,7 +240,9 @@ class Stack:
         The function returns the losses. It calls no kernel that works row by row, so that it can be compiled.
         """
         inputs = self._inputs()
-        step = replace(self._step, optimizer=type(self._step.optimizer)(self.transformer.layout))
+        step = replace(
+            self._step, optimizer=type(self._step.optimizer)(self.transformer.layout)
+        )
         return lambda *tensors: (step(inputs.with_tensors(tensors)),), inputs.tensors()
 
     def _inputs(self) -> StepInputs:
@@ -233,8 +257,14 @@ class Stack:
                 masks.append(mask_inputs(keys, iterations, rates, self._sites.values()))
         return StepInputs(
             # A step changes all rows but the best weights.
-            rows={name: rows[: len(members)] for name, rows in self._rows.items() if name != "best"},
-            batch=changed(stacked([self._batch(member) for member in members]), torch.from_numpy),
+            rows={
+                name: rows[: len(members)]
+                for name, rows in self._rows.items()
+                if name != "best"
+            },
+            batch=changed(
+                stacked([self._batch(member) for member in members]), torch.from_numpy
+            ),
             names=list(numbers[0]),
             numbers=torch.tensor([[*row.values()] for row in numbers], dtype=torch.float64),
             masks=masks,
@@ -251,7 +281,9 @@ class Stack:
             measures = self._evaluation(weights, self._loss_inputs(due, 1))
             if self._like.eval_train:
                 of_training = replace(self._evaluation, objective=self._objective)
-                measures["eval_train_loss"] = of_training.loss(weights, self._loss_inputs(due, 0)).tolist()
+                measures["eval_train_loss"] = of_training.loss(
+                    weights, self._loss_inputs(due, 0)
+                ).tolist()
         seconds = time.perf_counter() - started
         records = []
         for index, row in enumerate(due):
@@ -267,7 +299,11 @@ class Stack:
 
     def _measure(self, row: int, record: Record) -> None:
         """Add to a record what metrics measure of the run."""
-        started, member, objective = time.perf_counter(), self._members[row], self._evaluation.objective
+        started, member, objective = (
+            time.perf_counter(),
+            self._members[row],
+            self._evaluation.objective,
+        )
         batches = [
             changed(made, lambda part: torch.from_numpy(part).to(self.device))
             for made in objective.evaluation(self._evaluation.n_tokens)
@@ -293,7 +329,9 @@ class Stack:
         members = [self._members[row] for row in rows]
         starts = [member.at_start[split] for member in members if member.at_start]
         columns = [
-            torch.tensor([getattr(member.run.values, name) for member in members], device=self.device)
+            torch.tensor(
+                [getattr(member.run.values, name) for member in members], device=self.device
+            )
             for name in self._objective.hyperparameters
         ]
         return LossInputs(columns, torch.stack(starts) if starts else None)

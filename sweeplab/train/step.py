@@ -63,7 +63,11 @@ class StepInputs:
     @property
     def parts(self) -> list[Tensor]:
         """Return the tensors that differ from step to step [K, …]: the batch, the numbers and the mask inputs."""
-        return [*(part for part in self.batch if part is not None), self.numbers, *chain(*self.masks)]
+        return [
+            *(part for part in self.batch if part is not None),
+            self.numbers,
+            *chain(*self.masks),
+        ]
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors in the order that `with_tensors` takes them."""
@@ -78,7 +82,9 @@ class StepInputs:
         rows = dict(zip(self.rows, islice(left, len(self.rows)), strict=True))
         batch, numbers = changed(self.batch, lambda _: next(left)), next(left)
         masks = [MaskInputs(*islice(left, len(mask))) for mask in self.masks]
-        return StepInputs(rows, batch, self.names, numbers, masks, self.sites, next(left, self.elements))
+        return StepInputs(
+            rows, batch, self.names, numbers, masks, self.sites, next(left, self.elements)
+        )
 
     def placed(self, device: torch.device) -> StepInputs:
         """Return the inputs with all parts on a device."""
@@ -92,19 +98,35 @@ class TrainingLoss:
     `losses` computes a transformer's losses, and may be compiled.
     """
 
-    def __init__(self, losses: Callable[..., Tensor], objective: Objective, like: Hyperparameters) -> None:
+    def __init__(
+        self, losses: Callable[..., Tensor], objective: Objective, like: Hyperparameters
+    ) -> None:
         self.losses, self._objective = losses, objective
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
-        self._fixed: dict[str, Any] = {"dense": objective.dense, "candidates": objective.n_candidates}
+        self._fixed: dict[str, Any] = {
+            "dense": objective.dense,
+            "candidates": objective.n_candidates,
+        }
         if objective.has_own("loss"):
             self._fixed["loss"] = objective.loss
-        self.names = [*objective.hyperparameters, "label_smoothing", "router_balance", "router_z"]
+        self.names = [
+            *objective.hyperparameters,
+            "label_smoothing",
+            "router_balance",
+            "router_z",
+        ]
 
     def __call__(
-        self, weights: Mapping[str, Tensor], batch: Batch, dropout: Dropout | None, columns: Columns
+        self,
+        weights: Mapping[str, Tensor],
+        batch: Batch,
+        dropout: Dropout | None,
+        columns: Columns,
     ) -> Losses:
         """Return the loss of each run on a batch."""
-        *hyperparameters, smoothing, balance, z = (columns[f"loss.{name}"].float() for name in self.names)
+        *hyperparameters, smoothing, balance, z = (
+            columns[f"loss.{name}"].float() for name in self.names
+        )
         arguments = {**self._fixed, "hyperparameters": hyperparameters}
         if self._smooths:
             arguments["smoothing"] = smoothing
@@ -146,7 +168,9 @@ class TrainStep:
         self.update_(inputs, losses, gradient)
         return losses
 
-    def differentiate(self, inputs: StepInputs, buffers: Sequence[Rows] = ()) -> tuple[Losses, Rows]:
+    def differentiate(
+        self, inputs: StepInputs, buffers: Sequence[Rows] = ()
+    ) -> tuple[Losses, Rows]:
         """Return the losses and their gradient; gradients are written into `buffers`, that of the first part into one.
 
         The losses of micro-batches are weighted by their numbers of targets, so that their sum equals the loss of the
@@ -230,7 +254,9 @@ class StagedStep:
     get the inputs of the first run. Their results are never read, because a new run overwrites its whole row.
     """
 
-    def __init__(self, step: TrainStep, rows: Mapping[str, Tensor], device: torch.device) -> None:
+    def __init__(
+        self, step: TrainStep, rows: Mapping[str, Tensor], device: torch.device
+    ) -> None:
         self._step, self._rows, self._device = step, rows, device
 
     def __call__(self, inputs: StepInputs) -> None:
@@ -238,9 +264,12 @@ class StagedStep:
         n_live = len(inputs.numbers)
         n_rows = bucket(n_live, len(self._rows["weights"]))
         padded = [
-            torch.cat([part, part[:1].expand(n_rows - n_live, *part.shape[1:])]) for part in inputs.parts
+            torch.cat([part, part[:1].expand(n_rows - n_live, *part.shape[1:])])
+            for part in inputs.parts
         ]
-        *offsets, size = accumulate((-(-part.nbytes // ALIGNMENT) * ALIGNMENT for part in padded), initial=0)
+        *offsets, size = accumulate(
+            (-(-part.nbytes // ALIGNMENT) * ALIGNMENT for part in padded), initial=0
+        )
         # New memory each time: torch reuses it when the copy has finished.
         host = torch.empty(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         for offset, part in zip(offsets, padded, strict=True):
@@ -281,4 +310,6 @@ class LayerNorms:
         for row, point in points.items():
             gradients, weights = self._before[row]
             updates, sizes = norms(self._weights[row] - weights), norms(weights)
-            point["layers"] = {name: (size, updates[name], sizes[name]) for name, size in gradients.items()}
+            point["layers"] = {
+                name: (size, updates[name], sizes[name]) for name, size in gradients.items()
+            }

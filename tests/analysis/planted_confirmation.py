@@ -23,21 +23,32 @@ def plant_confirmation(
     """
     sd = dict(zip(map(str, range(n_cells)), SEED_SD * NOISES[noise](n_cells), strict=True))
     truth = {
-        (cell, trial): 2.0 + spread * random.standard_normal() for cell in sd for trial in range(n_trials)
+        (cell, trial): 2.0 + spread * random.standard_normal()
+        for cell in sd
+        for trial in range(n_trials)
     }
-    searched = {found: loss + sd[found[0]] * random.standard_normal() for found, loss in truth.items()}
+    searched = {
+        found: loss + sd[found[0]] * random.standard_normal() for found, loss in truth.items()
+    }
     ranked = [
-        sorted(((cell, trial) for trial in range(n_trials)), key=searched.__getitem__)[:top] for cell in sd
+        sorted(((cell, trial) for trial in range(n_trials)), key=searched.__getitem__)[:top]
+        for cell in sd
     ]
 
     def train(configurations, seeds):
         return {
-            found: {seed: truth[found] + sd[found[0]] * random.standard_normal() for seed in seeds}
+            found: {
+                seed: truth[found] + sd[found[0]] * random.standard_normal() for seed in seeds
+            }
             for found in configurations
         }
 
-    raced = train([found for best in ranked for found in best], range(FIRST_FRESH, FIRST_FRESH + n_seeds))
-    winners = [min(best, key=lambda found: np.mean([*raced[found].values()])) for best in ranked]
+    raced = train(
+        [found for best in ranked for found in best], range(FIRST_FRESH, FIRST_FRESH + n_seeds)
+    )
+    winners = [
+        min(best, key=lambda found: np.mean([*raced[found].values()])) for best in ranked
+    ]
     final = train(winners, range(FIRST_FRESH + n_seeds, FIRST_FRESH + 2 * n_seeds))
     confirmed = [
         Confirmed(

@@ -14,7 +14,13 @@ from sweeplab.train.run import train_flops, train_tokens
 SIZES = ((1, 16), (2, 32), (2, 64), (4, 128), (6, 256))
 ITERATIONS = (100, 400, 1600, 6400)
 LAW = {"E": 1.2, "A": 40.0, "alpha": 0.4, "B": 300.0, "beta": 0.4}
-SETTLED = {"device": "cpu", "dtype": "float32", "compile": False, "vocab_size": 97, "block_size": 64}
+SETTLED = {
+    "device": "cpu",
+    "dtype": "float32",
+    "compile": False,
+    "vocab_size": 97,
+    "block_size": 64,
+}
 SETTLED |= {"batch_size": 16, "n_head": 4, "min_lr": 1e-5, "patience": None}
 
 
@@ -44,11 +50,15 @@ def plant(
                 away = abs(np.log(rate / rates[len(rates) // 2]))
                 for seed in range(seeds):
                     run = alike | {"seed": seed, "run_id": f"{alike['cell']}/{trial}/{seed}"}
-                    run["best_val_loss"] *= np.exp(noise * random.standard_normal() + 0.05 * away)
+                    run["best_val_loss"] *= np.exp(
+                        noise * random.standard_normal() + 0.05 * away
+                    )
                     run["final_val_loss"] = run["value"] = run["best_val_loss"] * 1.001
                     rows.append(run | dict(change(run)))
     pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
-    return typed_runs(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
+    return typed_runs(
+        pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs})
+    )
 
 
 def planted_run(changes, grid, trial):
@@ -92,13 +102,18 @@ def like_the_first(noise, seed, drift=0.0, skew=0.0):
             // (own["batch_size"] * SETTLED["block_size"])
         )
         seeds = 1 + (n_embd <= 36) + 2 * (n_embd <= 30 and n_layer == 2)
-        spread = np.exp(np.log(0.015) + np.log(8) * ((random.uniform(0, 1) + np.array([0, 0.5])) % 1))
+        spread = np.exp(
+            np.log(0.015) + np.log(8) * ((random.uniform(0, 1) + np.array([0, 0.5])) % 1)
+        )
         best = 0.035 * (n_embd / 45) ** drift
         near = best * np.exp(0.15 * random.standard_normal())
         for trial, rate in enumerate([*spread, near]):
             changes = own | {"max_iters": length, "learning_rate": float(rate)}
             alike = planted_run(changes, ("n_layer", "n_embd"), trial)
-            law = FIRST_LAW["E"] + FIRST_LAW["A"] / alike["n_params_non_embedding"] ** FIRST_LAW["alpha"]
+            law = (
+                FIRST_LAW["E"]
+                + FIRST_LAW["A"] / alike["n_params_non_embedding"] ** FIRST_LAW["alpha"]
+            )
             away = np.log(rate / best)
             worse = 0.04 * away**2 + skew * away**3 + 0.01 * (n_layer != 2)
             for which in range(seeds):
@@ -106,9 +121,15 @@ def like_the_first(noise, seed, drift=0.0, skew=0.0):
                 measured = dict.fromkeys(
                     ("best_val_loss", "final_val_loss", "value", "valued_val_loss"), loss
                 )
-                rows.append(alike | measured | {"seed": which, "run_id": f"{alike['cell']}/{trial}/{which}"})
+                rows.append(
+                    alike
+                    | measured
+                    | {"seed": which, "run_id": f"{alike['cell']}/{trial}/{which}"}
+                )
     pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
-    runs = typed_runs(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
+    runs = typed_runs(
+        pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs})
+    )
     range_of_rates = {"learning_rate": Range(min=0.015, max=0.12, log=True)}
     design = StudyDesign(("n_layer", "n_embd"), range_of_rates)
     return with_expected(runs, rankings(runs, {"planted": design}))

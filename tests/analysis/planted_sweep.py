@@ -17,8 +17,20 @@ SEARCH = {
     "activation": Choices(("relu", "gelu")),
 }
 DESIGN = StudyDesign(("n_layer", "n_embd"), SEARCH)
-SETTLED = {"device": "cpu", "dtype": "float32", "compile": False, "vocab_size": 97, "block_size": 16}
-SETTLED |= {"batch_size": 8, "n_head": 4, "max_iters": 300, "eval_interval": 100, "eval_tokens": 256}
+SETTLED = {
+    "device": "cpu",
+    "dtype": "float32",
+    "compile": False,
+    "vocab_size": 97,
+    "block_size": 16,
+}
+SETTLED |= {
+    "batch_size": 8,
+    "n_head": 4,
+    "max_iters": 300,
+    "eval_interval": 100,
+    "eval_tokens": 256,
+}
 CELLS = tuple((n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (32, 64))
 
 
@@ -32,7 +44,9 @@ def place(name, value):
 
 def by_rate(values):
     """Return a loss that the learning rate decides, dropout moves a little, and nothing else."""
-    return place("learning_rate", values["learning_rate"]) ** 2 + 0.25 * place("dropout", values["dropout"])
+    return place("learning_rate", values["learning_rate"]) ** 2 + 0.25 * place(
+        "dropout", values["dropout"]
+    )
 
 
 def plant_sweep(
@@ -58,7 +72,9 @@ def plant_sweep(
                 "weight_decay": float(random.uniform(0, 0.3)),
                 "activation": str(random.choice(["relu", "gelu"])),
             }
-            values = settled(defaults() | SETTLED | drawn | {"n_layer": n_layer, "n_embd": n_embd} | settings)
+            values = settled(
+                defaults() | SETTLED | drawn | {"n_layer": n_layer, "n_embd": n_embd} | settings
+            )
             came = state(values, random)
             mean = 3 - 0.2 * n_layer - 0.005 * n_embd + 0.3 * loss(values) + shift
             share = {"pruned": 1 / 3, "diverged": 1 / 3, "failed": 0.0}.get(came, 1.0)
@@ -81,7 +97,9 @@ def plant_sweep(
                     }
                 )  # fmt: skip
     pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
-    return typed_runs(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
+    return typed_runs(
+        pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs})
+    )
 
 
 def too_fast(values, random):

@@ -97,14 +97,20 @@ def predicted(world, seed, lab):
                 away = draws.uniform(-1.6, 1.6)
                 if world.kind == "edge":
                     away = draws.uniform(-2.4, -0.4)
-                values = _values(width, length, best + away, str(draws.choice(["relu", "gelu"])))
+                values = _values(
+                    width, length, best + away, str(draws.choice(["relu", "gelu"]))
+                )
                 if not world.flips:
                     values["activation"] = "relu"
                 run = planted_run(values, ("n_embd", "max_iters"), trial)
                 loss = np.exp(world.log_loss(run, away) + world.noise * draws.standard_normal())
-                measured = dict.fromkeys(("best_val_loss", "final_val_loss", "value"), float(loss))
+                measured = dict.fromkeys(
+                    ("best_val_loss", "final_val_loss", "value"), float(loss)
+                )
                 rows.append(
-                    run | measured | {"study": NAME, "seed": 0, "run_id": f"{width}/{length}/{trial}"}
+                    run
+                    | measured
+                    | {"study": NAME, "seed": 0, "run_id": f"{width}/{length}/{trial}"}
                 )
     frame = pd.DataFrame(rows)
     frame["betas"] = frame["betas"].map(str)

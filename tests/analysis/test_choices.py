@@ -17,9 +17,17 @@ def planted(means, seeds=4, noise=0.01, by_seed=0.0, key=0, spreads=None, absent
     shared = by_seed * random.standard_normal(seeds)
     rows = []
     for at, (cell, mean) in enumerate(means.items()):
-        losses = mean + shared + (spreads or {}).get(cell, noise) * random.standard_normal(seeds)
+        losses = (
+            mean + shared + (spreads or {}).get(cell, noise) * random.standard_normal(seeds)
+        )
         for seed in set(range(seeds)) - {number for own, number in absent if own == cell}:
-            row = {"cell": cell, "trial": 0, "seed": seed, "state": "complete", "n_params": 1000 + at}
+            row = {
+                "cell": cell,
+                "trial": 0,
+                "seed": seed,
+                "state": "complete",
+                "n_params": 1000 + at,
+            }
             rows.append({"objective": "next_token", **row, "best_val_loss": losses[seed]})
     runs = pd.DataFrame(rows)
     trials = runs.drop_duplicates("cell")[["cell", "trial", "state"]].assign(loss=2.0)
@@ -57,8 +65,12 @@ def test_seeds_are_compared_where_their_trial_is_valued_and_not_at_their_own_min
         (each.cell, each.loss, each.sd) for each in own.cells
     ]
     assert valued.differences == own.differences
-    minima = rank_cells(replace(sweep, runs=runs.assign(valued_val_loss=losses.where(losses.index > 0))))
-    assert [each.cell for each in minima.cells] == ["base", "norm=rmsnorm"], "one run does not say it"
+    minima = rank_cells(
+        replace(sweep, runs=runs.assign(valued_val_loss=losses.where(losses.index > 0)))
+    )
+    assert [each.cell for each in minima.cells] == ["base", "norm=rmsnorm"], (
+        "one run does not say it"
+    )
 
 
 @pytest.mark.slow

@@ -11,14 +11,20 @@ from sweeplab.records.kept import Confirmed
 
 
 def confirmed(cell, searched, test):
-    return Confirmed(cell, 0, searched, True, {}, {seed: loss - 0.1 for seed, loss in test.items()}, test)
+    return Confirmed(
+        cell, 0, searched, True, {}, {seed: loss - 0.1 for seed, loss in test.items()}, test
+    )
 
 
 def test_cells_are_ranked_by_their_test_loss_and_compared_with_the_searchs_best():
     base = {0: 2.00, 1: 2.02, 2: 2.01, 3: 2.02}
     lower = {seed: loss - 0.5 + 0.001 * seed for seed, loss in base.items()}
     found = confirmed_cells(
-        [confirmed("first", 1.9, base), confirmed("lower", 1.95, lower), confirmed("lost", 2.0, {})]
+        [
+            confirmed("first", 1.9, base),
+            confirmed("lower", 1.95, lower),
+            confirmed("lost", 2.0, {}),
+        ]
     )
     assert [each.cell for each in found] == ["lower", "first", "lost"]
     best, reference, lost = found
@@ -45,6 +51,9 @@ def test_intervals_hold_after_the_selection_and_false_differences_are_rare(noise
                 true -= truth[reference.cell, reference.trial]
                 held.append(each.apart.low <= true <= each.apart.high)
         alike, _ = plant_confirmation(random, noise=noise, spread=0.0)
-        alarms += any(each.evidence and each.evidence.verdict == DIFFERENT for each in confirmed_cells(alike))
+        alarms += any(
+            each.evidence and each.evidence.verdict == DIFFERENT
+            for each in confirmed_cells(alike)
+        )
     assert 0.88 <= np.mean(held) <= 0.95
     assert alarms <= 25, "7%, and three standard errors"

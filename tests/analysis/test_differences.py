@@ -9,7 +9,9 @@ from sweeplab.laws.comparing import DIFFERENT, NOT_SEEN
 
 
 def planted(name, key, **how):
-    return sweep_of(plant_sweep(**{"n_trials": 8, "noise": 0.02} | how, name=name, key=key), DESIGN)
+    return sweep_of(
+        plant_sweep(**{"n_trials": 8, "noise": 0.02} | how, name=name, key=key), DESIGN
+    )
 
 
 def test_a_planted_difference_is_seen_over_the_cells_with_its_size():

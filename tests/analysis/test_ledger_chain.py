@@ -48,7 +48,9 @@ def test_what_is_appended_is_read(ledger):
     assert [entry.forecast["loss"] for entry in entries] == [3.25, 3.125, 0.1, 2.5]
     assert [entry.previous for entry in entries[1:]] == [each.sha256 for each in entries[:-1]]
     times = [entry.sealed for entry in entries]
-    assert times == sorted(times) and all(time.utcoffset().total_seconds() == 0 for time in times)
+    assert times == sorted(times) and all(
+        time.utcoffset().total_seconds() == 0 for time in times
+    )
     (new,) = append(ledger, [{"loss": 2.0}])
     assert (new.number, new.previous, read_ledger(ledger)[-1]) == (5, entries[-1].sha256, new)
 
@@ -71,7 +73,9 @@ def test_lines_removed_moved_and_repeated(order, line, ledger):
     lines = ledger.read_bytes().splitlines(keepends=True)
     ledger.write_bytes(b"".join(lines[at] for at in order))
     before = ledger.read_bytes()
-    assert refusal(ledger).startswith(f"line {line} is entry {order[line - 1] + 1} and does not follow")
+    assert refusal(ledger).startswith(
+        f"line {line} is entry {order[line - 1] + 1} and does not follow"
+    )
     with pytest.raises(BadInput):
         append(ledger, [{"loss": 1.0}])
     assert ledger.read_bytes() == before, "a broken ledger is left as it is"
@@ -89,7 +93,10 @@ def sealed_anew(line):
     ("change", "said"),
     [
         (sealed_anew, "line 3 is entry 3 and does not follow the line before"),
-        (lambda line: line.replace(b'{"loss":3.125}', b'{"loss": 3.125}'), "line 2 was changed"),
+        (
+            lambda line: line.replace(b'{"loss":3.125}', b'{"loss": 3.125}'),
+            "line 2 was changed",
+        ),
         *(
             (lambda _, other=other: other, "line 2 is no line of a ledger")
             for other in (b"\n", b"[]\n", b"{}\n", b"[" * 20_000 + b"\n", b"\xff\n")
@@ -160,7 +167,9 @@ def test_a_kill_leaves_a_ledger_or_a_named_torn_line(tmp_path):
 
 
 def test_no_ledger_and_no_place_for_one(tmp_path):
-    with pytest.raises(BadInput, match=r"no ledger at .*; `sweeplab laws predict --seal` begins one"):
+    with pytest.raises(
+        BadInput, match=r"no ledger at .*; `sweeplab laws predict --seal` begins one"
+    ):
         read_ledger(tmp_path / "none.jsonl")
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot be written"):

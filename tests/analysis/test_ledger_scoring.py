@@ -13,7 +13,11 @@ from sweeplab.errors import BadInput
 def forecast(at=1e6, study="small", loss=2.0, **more):
     return {
         "version": 1,
-        "source": {"names": [study], "is_file": False, "counting": {"conventions": {}, "columns": {}}},
+        "source": {
+            "names": [study],
+            "is_file": False,
+            "counting": {"conventions": {}, "columns": {}},
+        },
         "run": {"studies": {study: "digest"}, "counting": {"conventions": {}, "columns": {}}},
         "at": {"params": at, "tokens": 2e7},
         "predicted": {"loss": loss, "low": 0.98 * loss, "high": 1.02 * loss},

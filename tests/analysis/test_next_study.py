@@ -56,7 +56,8 @@ def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(smal
     assert spec.grid["max_iters"] == [20, 40, 80, 160, 320, 1280, 5120, 20480]
     found = candidates
     assert len(found.cost) == 2 * 5 * 8 and max(found.columns["params"]) <= 2e6
-    alone = spec.model_copy(update={"engine": Engine(stack=1)})  # no stack is timed, which takes many seconds
+    # No stack is timed, which takes many seconds.
+    alone = spec.model_copy(update={"engine": Engine(stack=1)})
     plan = make_plan(alone, small[0].lab)[0]
     assert [dict(cell) for cell in found.cells] == [each.values for each in plan.cells]
     assert found.columns["params"] == pytest.approx([each.n_params for each in plan.cells])
@@ -79,7 +80,9 @@ def test_counted_as_the_points_are(small, candidates):
 
 
 def test_a_grid_without_sizes_is_refused(tmp_path):
-    text = STUDY.replace("n_embd: [16, 32], max_iters: [20, 80, 320]", "tie_weights: [true, false]")
+    text = STUDY.replace(
+        "n_embd: [16, 32], max_iters: [20, 80, 320]", "tie_weights: [true, false]"
+    )
     folder, _ = folder_of(text.replace("name: small", "name: flat"), tmp_path)
     with pytest.raises(BadInput, match="the grid of flat has no size to vary"):
         candidate_study(folder)

@@ -8,7 +8,9 @@ from analysis.planted_transfer import World, predicted
 @pytest.mark.slow
 @pytest.mark.parametrize("trials", [4, 8])
 def test_a_best_learning_rate_beyond_all_that_were_tried_is_never_identified(trials, tmp_path):
-    rate = predicted(World("edge", trials=trials), trials, tmp_path).prediction.values["learning_rate"]
+    rate = predicted(World("edge", trials=trials), trials, tmp_path).prediction.values[
+        "learning_rate"
+    ]
     assert rate.verdict != "identified"
     assert "of the nearest cell, n_embd=96,max_iters=1000" in rate.why
 

@@ -22,7 +22,13 @@ def searched(seeds=1):
     """Return a search of the learning rate at each size: the loss is the law's at 1e-3 only."""
     random = np.random.default_rng(0)
     rows = [
-        (n, d, rate, seed, best_loss(n, d) * np.exp(0.1 * np.log(rate / 1e-3) ** 2 + 0.002 * random.normal()))
+        (
+            n,
+            d,
+            rate,
+            seed,
+            best_loss(n, d) * np.exp(0.1 * np.log(rate / 1e-3) ** 2 + 0.002 * random.normal()),
+        )
         for n, d in SIZES
         for rate in RATES
         for seed in range(seeds)
@@ -45,7 +51,8 @@ def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path):
         "--count rows=all takes every row"
     )
     best, everything = (
-        fit(each, LAWS["chinchilla"]).sigma for each in (points, read(searched(), tmp_path, "all"))
+        fit(each, LAWS["chinchilla"]).sigma
+        for each in (points, read(searched(), tmp_path, "all"))
     )
     assert best < 0.01 < 0.1 < everything, "rates that are wrong are no noise of a law"
     assert points.names[0] == "line 4", "the row of the best"
@@ -55,7 +62,9 @@ def test_seeds_alone_are_averaged_and_weigh_as_many(tmp_path):
     frame = searched(seeds=2).query("lr == 1e-3").iloc[:-1]
     points = read(frame.drop(columns="lr"), tmp_path)
     assert list(points.weights) == [2.0] * 11 + [1.0]
-    assert points.conventions["rows"].startswith("the mean of the rows at each point, which differ in seed")
+    assert points.conventions["rows"].startswith(
+        "the mean of the rows at each point, which differ in seed"
+    )
     assert points.dropped == {"averaged with another row of its point": 11}
 
 
@@ -69,7 +78,8 @@ def test_what_cannot_be_told_is_asked_and_what_is_said_is_done(tmp_path):
     )
     assert [read(bare, tmp_path, how).n for how in ("best", "mean", "all")] == [12, 12, 48]
     assert (
-        read(bare, tmp_path, "best").columns["loss"] == bare.groupby(["N", "D"])["loss"].min().to_numpy()
+        read(bare, tmp_path, "best").columns["loss"]
+        == bare.groupby(["N", "D"])["loss"].min().to_numpy()
     ).all()
     few = pd.concat([bare.iloc[::4], bare.iloc[:1] * [1, 1, 1.01]])
     assert read(few, tmp_path).n == 13, "one row that comes again is no search"

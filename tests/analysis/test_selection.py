@@ -33,7 +33,9 @@ def test_a_points_loss_is_the_mean_of_its_trials_and_keeps_their_noise():
         law = FIRST_LAW["E"] + FIRST_LAW["A"] / params ** FIRST_LAW["alpha"]
         errors.append((np.log(points.columns["loss"] / law) - worse)[is_of_law])
         weights.append(points.weights[is_of_law])
-        assert (points.weights[is_of_law] > [3, 3, 1.5, *[1] * 5]).all(), "trials that cost little count, too"
+        assert (points.weights[is_of_law] > [3, 3, 1.5, *[1] * 5]).all(), (
+            "trials that cost little count, too"
+        )
     around = np.array(errors) - np.mean(errors, axis=1, keepdims=True)
     noise = np.sqrt(np.mean(around**2 * np.array(weights)) * 8 / 7)
     assert 0.004 < noise < 0.0065
@@ -82,7 +84,8 @@ def test_the_spread_of_seeds_is_pooled(noise):
     # The trials beside the best cost 5.5% of the loss: six runs at 1 / (1 + 5.5**2) each.
     least = (3 + 6 / 31.2) ** 2 / (3 + 6 / 31.2**2)
     np.testing.assert_allclose(points.weights, least, rtol=0.04)
-    assert points.seed_spread == pytest.approx(noise, rel=0.3)  # 40 degrees of freedom: 11% a sigma
+    # 40 degrees of freedom: 11% a sigma.
+    assert points.seed_spread == pytest.approx(noise, rel=0.3)
     part = points.only(points.columns["params"] > 1e4)
     assert len(part.names) == part.n == len(part.shape["n_embd"]) < points.n
     assert part.seed_spread == points.seed_spread

@@ -56,9 +56,17 @@ def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short(
 
 @pytest.mark.slow
 def test_importances_find_what_was_planted():
-    found = {each.hyperparameter: each for each in importances(sweep_of(plant_sweep(60, SOME_CELLS), DESIGN))}
-    assert max(found.values(), key=lambda each: each.importance).hyperparameter == "learning_rate"
-    assert found["learning_rate"].verdict == ABOVE_CHANCE and found["learning_rate"].importance > 0.5
+    found = {
+        each.hyperparameter: each
+        for each in importances(sweep_of(plant_sweep(60, SOME_CELLS), DESIGN))
+    }
+    assert (
+        max(found.values(), key=lambda each: each.importance).hyperparameter == "learning_rate"
+    )
+    assert (
+        found["learning_rate"].verdict == ABOVE_CHANCE
+        and found["learning_rate"].importance > 0.5
+    )
     assert found["activation"].verdict == found["weight_decay"].verdict == WITHIN_CHANCE
     assert sum(each.importance for each in found.values()) == pytest.approx(1)
     few = plant_sweep(FEWEST_TRIALS - 1, ONE_CELL)
@@ -70,6 +78,8 @@ def test_chance_alone_is_told_from_importance():
     verdicts = [
         each.verdict
         for key in range(6)
-        for each in importances(sweep_of(plant_sweep(30, ONE_CELL, loss=lambda _: 0.0, key=key), DESIGN))
+        for each in importances(
+            sweep_of(plant_sweep(30, ONE_CELL, loss=lambda _: 0.0, key=key), DESIGN)
+        )
     ]
     assert verdicts.count(ABOVE_CHANCE) <= 0.15 * len(verdicts)

@@ -24,7 +24,13 @@ from sweeplab.tracking import open_tracker
 
 SETTLED = {"vocab_size": 65, "dtype": "float32", "compile": False}
 # What says nothing of a decoder of next tokens that is evaluated on a number of targets.
-UNSAID = {"eval_iters": 1, "eval_tokens": 500, "mask_share": 0.3, "relative_buckets": 8, "decay_share": 0.5}
+UNSAID = {
+    "eval_iters": 1,
+    "eval_tokens": 500,
+    "mask_share": 0.3,
+    "relative_buckets": 8,
+    "decay_share": 0.5,
+}
 VALUES = settled(defaults() | {"batch_size": 4, "block_size": 16} | SETTLED | UNSAID)
 RUNS = {
     "n_embd=128/0/0": "complete",
@@ -37,7 +43,11 @@ RUNS = {
 
 def write(folder, key, state):
     folder.mkdir(parents=True)
-    values = VALUES | {"n_embd": int(key.split("/")[0][7:]), "seed": int(key[-1]), "patience": None}
+    values = VALUES | {
+        "n_embd": int(key.split("/")[0][7:]),
+        "seed": int(key[-1]),
+        "patience": None,
+    }
     facts = {"n_params": 1234, "n_params_active": 1234, "n_params_non_embedding": 1000}
     cell, trial, seed = key.split("/")
     place = {"key": key, "cell": cell, "trial": int(trial), "seed": int(seed)}
@@ -48,7 +58,13 @@ def write(folder, key, state):
             line = {"iteration": at, "train_tokens": 64 * at, "wall_seconds": float(at)}
             losses = {"val_loss": 4 - at / 16} | ({"train_loss": 3 - at / 16} if at else {})
             points.write(json.dumps(line | losses) + "\n")
-    end = {"state": state, "iteration": 20, "best_val_loss": 2.75, "final_val_loss": 2.75, "value": 2.75}
+    end = {
+        "state": state,
+        "iteration": 20,
+        "best_val_loss": 2.75,
+        "final_val_loss": 2.75,
+        "value": 2.75,
+    }
     end |= {
         "train_tokens": 1280,
         "train_flops": 3e19,
@@ -98,9 +114,13 @@ def test_a_row_a_run_in_the_order_of_people(table):
 
 def test_columns_types_and_values(table):
     assert set(HYPERPARAMETERS) == set(TABLE) - {"seed"}
-    assert {name: str(dtype) for name, dtype in table.dtypes.items()} == COLUMNS | HYPERPARAMETERS
+    assert {
+        name: str(dtype) for name, dtype in table.dtypes.items()
+    } == COLUMNS | HYPERPARAMETERS
     by_state = table.set_index("state")
-    best, waiting, diverged = (by_state.loc[state] for state in ("complete", "waiting", "diverged"))
+    best, waiting, diverged = (
+        by_state.loc[state] for state in ("complete", "waiting", "diverged")
+    )
     # What does not apply to a run is what it was given: one evaluated on one batch never had the table's 20.
     ends = {
         "iterations": 20,
@@ -109,12 +129,22 @@ def test_columns_types_and_values(table):
         "betas": "(0.9, 0.95)",
         "value": 2.75,
     } | UNSAID
-    ends |= {name: VALUES[name] for name in ("n_layer", "learning_rate", "batch_size", "optimizer")}
+    ends |= {
+        name: VALUES[name] for name in ("n_layer", "learning_rate", "batch_size", "optimizer")
+    }
     assert {name: best[name] for name in ends} == ends
-    assert best[["n_encoder_layer", "n_decoder_layer", "mup_base_head_dim", "patience"]].isna().all()
+    assert (
+        best[["n_encoder_layer", "n_decoder_layer", "mup_base_head_dim", "patience"]]
+        .isna()
+        .all()
+    )
     assert waiting["n_params"] == 1234 and waiting["train_tokens"] is pd.NA
     losses = ["best_val_loss", "final_val_loss", "value"]
-    assert waiting[losses].isna().all() and diverged[losses].isna().all() and diverged["iterations"] == 20
+    assert (
+        waiting[losses].isna().all()
+        and diverged[losses].isna().all()
+        and diverged["iterations"] == 20
+    )
 
 
 def test_a_study_without_runs_and_no_study(lab, tmp_path):
@@ -160,7 +190,10 @@ assert not {"mlflow", "sqlalchemy", "optuna", "torch"} & sys.modules.keys()
     (lab / "mlflow.db").rename(lab / "elsewhere.db")
     try:
         found = subprocess.run(
-            [sys.executable, "-c", program, str(lab)], check=True, capture_output=True, text=True
+            [sys.executable, "-c", program, str(lab)],
+            check=True,
+            capture_output=True,
+            text=True,
         )
     finally:
         (lab / "elsewhere.db").rename(lab / "mlflow.db")
@@ -168,8 +201,16 @@ assert not {"mlflow", "sqlalchemy", "optuna", "torch"} & sys.modules.keys()
 
 
 def test_the_first_record_of_a_repeated_iteration_counts(tmp_path):
-    folder = write(StudyFolder(tmp_path, "small").run("n_embd=32", 0, 0).path, "n_embd=32/0/0", "complete")
-    again = {"iteration": 10, "train_tokens": 640, "wall_seconds": 99.0, "train_loss": 9.0, "val_loss": 9.0}
+    folder = write(
+        StudyFolder(tmp_path, "small").run("n_embd=32", 0, 0).path, "n_embd=32/0/0", "complete"
+    )
+    again = {
+        "iteration": 10,
+        "train_tokens": 640,
+        "wall_seconds": 99.0,
+        "train_loss": 9.0,
+        "val_loss": 9.0,
+    }
     with (folder / "points.jsonl").open("a") as points:
         points.write(json.dumps(again) + "\n")
     curves = curves_table(tmp_path, "small", ["val_loss", "train_loss"])

@@ -4,12 +4,26 @@ from analysis.planted_sweep import SEARCH, plant_sweep
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep import sweep_of
-from sweeplab.analysis.trials import StudyDesign, grid_of, searched_of, trials_table, with_models
+from sweeplab.analysis.trials import (
+    StudyDesign,
+    grid_of,
+    searched_of,
+    trials_table,
+    with_models,
+)
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.space import LONGEST_KEY, Cell
 
 LONG = (
-    *("scheduler_type", "tie_weights", "vocab_size", "block_size", "batch_size", "n_head", "max_iters"),
+    *(
+        "scheduler_type",
+        "tie_weights",
+        "vocab_size",
+        "block_size",
+        "batch_size",
+        "n_head",
+        "max_iters",
+    ),
     *("eval_interval", "eval_iters", "grad_clip", "patience", "optimizer", "n_layer", "n_embd"),
 )
 
@@ -47,6 +61,12 @@ def test_the_best_trial_is_the_one_that_its_study_values_best():
         for trial, (of_seeds, value) in losses.items() for seed, loss in enumerate(of_seeds)
     ]  # fmt: skip
     table = trials_table(DataFrame(rows))
-    assert table["loss"].tolist() == [2.0, 2.1, 0.5] and table["best"].tolist() == [False, True, False]
+    assert table["loss"].tolist() == [2.0, 2.1, 0.5] and table["best"].tolist() == [
+        False,
+        True,
+        False,
+    ]
     without = trials_table(DataFrame(rows).drop(columns="value"))
-    assert without["best"].tolist() == [True, False, False], "of a table from elsewhere that is all there is"
+    assert without["best"].tolist() == [True, False, False], (
+        "of a table from elsewhere that is all there is"
+    )

@@ -28,7 +28,10 @@ def row(noise, studies):
     alarms = 0
     for _ in range(studies):
         found, _ = plant_confirmation(random, spread=0.0, noise=noise)
-        alarms += any(each.evidence and each.evidence.verdict == DIFFERENT for each in confirmed_cells(found))
+        alarms += any(
+            each.evidence and each.evidence.verdict == DIFFERENT
+            for each in confirmed_cells(found)
+        )
     held, apart, bias = [], [], []
     for _ in range(studies):
         found, truth = plant_confirmation(random, spread=2 * SEED_SD, noise=noise)
@@ -54,7 +57,12 @@ def row(noise, studies):
 def main(studies=1000):
     """Print a row per kind of noise."""
     print(setting())
-    headings = ["noise", "false alarms (se)", "test loss in its interval", "difference in its interval"]
+    headings = [
+        "noise",
+        "false alarms (se)",
+        "test loss in its interval",
+        "difference in its interval",
+    ]
     headings.append("the search's loss below the truth, seed sd")
     print_table(headings, [row(noise, studies) for noise in NOISES])
 

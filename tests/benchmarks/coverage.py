@@ -19,7 +19,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from benchmarks.setting import print_table, setting
 from laws.planted_budgets import DESIGNS, drifting, exponent
-from laws.planted_laws import BAD, EQUAL, FALLS, GOOD, HEAVY, HELD_OUT, TRUTHS, losses, plant, values_of
+from laws.planted_laws import (
+    BAD,
+    EQUAL,
+    FALLS,
+    GOOD,
+    HEAVY,
+    HELD_OUT,
+    TRUTHS,
+    losses,
+    plant,
+    values_of,
+)
 from laws.planted_misfit import FIVE_PERCENT, wrong_losses, wrong_table
 from laws.planted_paths import plant_path
 from laws.planted_undeclared import WORLDS as UNDECLARED
@@ -80,7 +91,9 @@ def one_table(case):
     for place, term in enumerate(CHINCHILLA.terms):
         power = told.shapes[:, place]
         told_values |= {term.exponent: power}
-        told_values |= {term.scale: told.scales[:, place + 1] * np.exp(power * center[term.column])}
+        told_values |= {
+            term.scale: told.scales[:, place + 1] * np.exp(power * center[term.column])
+        }
     sides = []
     for quantity in numbers_of(true, float(points.columns["flops"].max())).values():
         _, low, high = interval(quantity.measure(found.values))
@@ -100,14 +113,19 @@ def coverage(pool, n_tables, seed, designs):
             cells = []
             for truth in truths:
                 for noise in (0.003, 0.01):
-                    cases = [(design, truth, noise, kind, shared, seed + at) for at in range(n_tables)]
+                    cases = [
+                        (design, truth, noise, kind, shared, seed + at)
+                        for at in range(n_tables)
+                    ]
                     cells.append(np.array(pool.map(one_table, cases, chunksize=5)))
             every = np.concatenate(cells)
             texts = []
             for at in range(len(NUMBERS)):
                 below, above = (100 * (side * every[:, at, 0] > 0).mean() for side in (-1, 1))
                 width = np.median(every[:, at, 1])
-                texts.append(f"{100 - below - above:.1f} ({below:.1f}, {above:.1f}) {width:.2f}")
+                texts.append(
+                    f"{100 - below - above:.1f} ({below:.1f}, {above:.1f}) {width:.2f}"
+                )
             lowest = min((cell[:, :, 0] == 0).mean(0).min() for cell in cells)
             rows.append([design, name, *texts, f"{100 * lowest:.0f}"])
     print_table(["design", "noise", *NUMBERS, "lowest cell"], rows)
@@ -134,7 +152,10 @@ def one_verdict(case):
 
 def verdicts(pool, n_tables, seed, designs):
     """Print how often numbers are identified and refused, and identified ones outside interval and tolerance."""
-    rows, names = [], [each.name for each in parameters_of(CHINCHILLA) + optimum_of(CHINCHILLA, 1e18, 6.0)]
+    rows, names = (
+        [],
+        [each.name for each in parameters_of(CHINCHILLA) + optimum_of(CHINCHILLA, 1e18, 6.0)],
+    )
     for design in [name for name in GOOD | BAD if name.startswith((*designs, "one ray"))]:
         cases = [(design, seed + at) for at in range(n_tables)]
         told = np.array(pool.map(one_verdict, cases, chunksize=2), float)
@@ -142,16 +163,26 @@ def verdicts(pool, n_tables, seed, designs):
             shares, identified = 100 * told[:, at].mean(0), max(told[:, at, 0].sum(), 1)
             wrong = 100 * told[:, at, 2:].sum(0) / identified
             rows.append(
-                [design, name, *(f"{each:.0f}" for each in shares[:2]), *(f"{each:.1f}" for each in wrong)]
+                [
+                    design,
+                    name,
+                    *(f"{each:.0f}" for each in shares[:2]),
+                    *(f"{each:.1f}" for each in wrong),
+                ]
             )
-    print_table(["design", "number", "identified", "refused", "outside interval", "outside tolerance"], rows)
+    print_table(
+        ["design", "number", "identified", "refused", "outside interval", "outside tolerance"],
+        rows,
+    )
 
 
 def one_undeclared(case):
     """Return for each number whether its interval holds, is identified, and its width over that of the straight fit."""
     world, design, seed = case
     truth = [*TRUTHS][seed % 2]
-    points = undeclared_table(world, truth, GOOD[design], 0.004, np.random.default_rng([seed, 41]))
+    points = undeclared_table(
+        world, truth, GOOD[design], 0.004, np.random.default_rng([seed, 41])
+    )
     assessed, true = assess(points, CHINCHILLA), values_of(EVERY[truth])
     told = []
     for quantity in numbers_of(true, float(points.columns["flops"].max())).values():
@@ -159,7 +190,9 @@ def one_undeclared(case):
         is_bent = quantity.kind == "loss"
         _, low, high = interval(quantity.measure(fit(points, CHINCHILLA, is_bent).values))
         held = each.low <= float(quantity.measure(true)[0]) <= each.high
-        told.append([held, each.verdict.verdict == IDENTIFIED, (each.high - each.low) / (high - low)])
+        told.append(
+            [held, each.verdict.verdict == IDENTIFIED, (each.high - each.low) / (high - low)]
+        )
     return told
 
 
@@ -175,13 +208,18 @@ def undeclared(pool, n_tables, seed, designs):
                 for at in range(len(NUMBERS))
             ]
             rows.append([design, world, *texts, f"{100 * told[:, :, 1].mean():.0f}"])
-    print_table(["design", "world", *(f"{name}: held, width" for name in NUMBERS), "identified"], rows)
+    print_table(
+        ["design", "world", *(f"{name}: held, width" for name in NUMBERS), "identified"], rows
+    )
 
 
 def one_form(case):
     """Return whether a form is flagged, and of forecasts of runs at TIMES the compute: held, half width."""
     kind, design, noise, shared, seed = case
-    random, truth = np.random.default_rng([seed, zlib.crc32(kind.encode())]), [*TRUTHS][seed % 2]
+    random, truth = (
+        np.random.default_rng([seed, zlib.crc32(kind.encode())]),
+        [*TRUTHS][seed % 2],
+    )
     if kind:
         points = wrong_table(truth, kind, FIVE_PERCENT[kind], GOOD[design], noise, random)
         law = wrong_losses(truth, kind, FIVE_PERCENT[kind], GOOD[design])
@@ -204,14 +242,25 @@ def forms(pool, n_tables, seed, designs):
     rows = []
     for design in [name for name in GOOD if name.startswith(tuple(designs))]:
         for noise in (0.003, 0.004):
-            for kind, shared in [("", 0.0), ("", 0.36), *((kind, 0.0) for kind in FIVE_PERCENT)]:
+            for kind, shared in [
+                ("", 0.0),
+                ("", 0.36),
+                *((kind, 0.0) for kind in FIVE_PERCENT),
+            ]:
                 cases = [(kind, design, noise, shared, seed + at) for at in range(n_tables)]
                 told = 100 * np.mean(pool.map(one_form, cases, chunksize=2), axis=0)
                 texts = [f"{told[at]:.0f}, {told[at + 1]:.1f}" for at in (1, 3)]
                 name = kind or f"right, {shared:.0%} shared by size"
                 rows.append([design, f"{noise:.1%}", name, f"{told[0]:.0f}", *texts])
     print_table(
-        ["design", "noise", "truth", "flagged", *(f"{each}x: held, half width" for each in TIMES)], rows
+        [
+            "design",
+            "noise",
+            "truth",
+            "flagged",
+            *(f"{each}x: held, half width" for each in TIMES),
+        ],
+        rows,
     )
 
 
@@ -237,14 +286,18 @@ def path(pool, n_tables, seed, designs):
             cases = [(n_sizes, jitter, seed + at) for at in range(n_tables)]
             shares = 100 * np.mean(pool.map(one_path, cases, chunksize=2), axis=0)
             rows.append([str(n_sizes), f"{jitter:.0%}", *(f"{share:.0f}" for share in shares)])
-    print_table(["sizes", "off the path", "alpha held", "identified", "3x held", "10x held"], rows)
+    print_table(
+        ["sizes", "off the path", "alpha held", "identified", "3x held", "10x held"], rows
+    )
 
 
 def one_isoflop(case):
     """Return whether the interval of N_opt's exponent holds; None without a number."""
     design, seed = case
     truth = [*TRUTHS][seed % 2]
-    number = isoflop(drifting(truth, DESIGNS[design], 0.003, np.random.default_rng(seed))).numbers
+    number = isoflop(
+        drifting(truth, DESIGNS[design], 0.003, np.random.default_rng(seed))
+    ).numbers
     ends = number["N_opt exponent"]
     return None if ends["low"] is None else ends["low"] <= exponent(truth) <= ends["high"]
 
@@ -253,7 +306,9 @@ def isoflops(pool, n_tables, seed, designs):
     """Print how often the interval of N_opt's exponent from curves at equal FLOPs holds."""
     rows = []
     for design in DESIGNS:
-        told = pool.map(one_isoflop, [(design, seed + at) for at in range(n_tables)], chunksize=5)
+        told = pool.map(
+            one_isoflop, [(design, seed + at) for at in range(n_tables)], chunksize=5
+        )
         seen = [held for held in told if held is not None]
         share = f"{100 * np.mean(seen):.0f}" if seen else "none"
         rows.append([design, share, f"{len(seen)} of {n_tables}"])
@@ -299,8 +354,12 @@ def prior_table(design, is_bent, random):
     columns = CHINCHILLA.design(logs, is_bent)(places)
     scales = random.uniform(0, 8, (len(places), columns.shape[2])) / columns.max(1)
     losses_of = (columns @ scales[:, :, None])[:, :, 0]
-    volume = np.linalg.slogdet(columns.transpose(0, 2, 1) @ columns)[1] / 2 - np.log(columns.max(1)).sum(1)
-    density = np.where((losses_of.min(1) > 1) & (losses_of.max(1) < 8), np.exp(volume - volume.max()), 0.0)
+    volume = np.linalg.slogdet(columns.transpose(0, 2, 1) @ columns)[1] / 2 - np.log(
+        columns.max(1)
+    ).sum(1)
+    density = np.where(
+        (losses_of.min(1) > 1) & (losses_of.max(1) < 8), np.exp(volume - volume.max()), 0.0
+    )
     at = random.choice(len(places), p=density / density.sum())
     group = np.unique(n.round(6), return_inverse=True)[1]
     tilt, shared = TILT_SD * random.standard_normal(), random.uniform(0, MOST_SHARED)
@@ -318,7 +377,9 @@ def one_rank(case):
     group = np.unique(logs["params"].round(6), return_inverse=True)[1]
     noise = RowErrors(logs["tokens"], group)
     draws = fit_law(loss, CHINCHILLA.design(logs, is_bent), CHINCHILLA.priors(is_bent), noise)
-    drawn = np.column_stack([draws.shapes, np.log(draws.scales[:, 0]), draws.tilt, draws.shared])
+    drawn = np.column_stack(
+        [draws.shapes, np.log(draws.scales[:, 0]), draws.tilt, draws.shared]
+    )
     return (drawn < truth).mean(0)
 
 
@@ -336,7 +397,13 @@ def ranks(pool, n_tables, seed, designs):
                 chance = chisquare(counts).pvalue
                 inside = (np.abs(share - 0.5) < 0.45).mean()
                 rows.append(
-                    [design, "bent" if is_bent else "straight", name, f"{chance:.3f}", f"{100 * inside:.0f}"]
+                    [
+                        design,
+                        "bent" if is_bent else "straight",
+                        name,
+                        f"{chance:.3f}",
+                        f"{100 * inside:.0f}",
+                    ]
                 )
     print_table(["design", "form", "number", "chance", "held by 90%"], rows)
 
@@ -357,7 +424,9 @@ def main():
     parser.add_argument("--tables", type=int, default=100)
     parser.add_argument("--seed", type=int, default=5000)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--designs", nargs="+", default=["12", "30", "245"], metavar="BEGINNING")
+    parser.add_argument(
+        "--designs", nargs="+", default=["12", "30", "245"], metavar="BEGINNING"
+    )
     asked = parser.parse_args()
     print(setting(), flush=True)
     with Pool(asked.processes) as pool:

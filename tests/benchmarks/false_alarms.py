@@ -44,10 +44,14 @@ def row(job):
         rate = float(np.mean([compare(cells, pairs).significant.any() for cells in studies]))
         found.append(f"{rate:.1%} ({math.sqrt(rate * (1 - rate) / n_studies):.1%})")
     random = np.random.default_rng(2)
-    draws = math.hypot(spread, SEED_SD / math.sqrt(n_seeds)) * random.standard_normal((20_000, n_trials))
+    draws = math.hypot(spread, SEED_SD / math.sqrt(n_seeds)) * random.standard_normal(
+        (20_000, n_trials)
+    )
     lower = {0: -shift * float(draws.min(1).std())}
     studies = (plant_cells(random, shifts=lower, **how) for _ in range(n_studies // 2))
-    power = np.mean([compare(cells, pairs).significant[: n_cells - 1].mean() for cells in studies])
+    power = np.mean(
+        [compare(cells, pairs).significant[: n_cells - 1].mean() for cells in studies]
+    )
     return [*found, f"{power:.0%}"]
 
 
@@ -61,11 +65,18 @@ def main(
     processes,
 ):
     """Print the table."""
-    jobs = [(n, m, seeds, studies, spread, shift, seed) for n in cells for m in trials for seeds in SEEDS]
+    jobs = [
+        (n, m, seeds, studies, spread, shift, seed)
+        for n in cells
+        for m in trials
+        for seeds in SEEDS
+    ]
     with Pool(processes) as pool:
         rows = pool.map(row, jobs, chunksize=1)
     power = f"power, {shift:g} sd lower"
-    print_table(("cells", "trials", "seeds", *(f"noise: {each}" for each in NOISES), power), rows)
+    print_table(
+        ("cells", "trials", "seeds", *(f"noise: {each}" for each in NOISES), power), rows
+    )
 
 
 if __name__ == "__main__":

@@ -48,7 +48,18 @@ def repeat(seed, folder):
     cost = train(seed, lab, folder / f"cost{seed}.json")
     law = json.loads(sweeplab("laws", "fit", "small", "--json", "--lab", lab))
     if not larger.exists():
-        sweeplab("laws", "predict", "small", "--at", LARGER, "--write", larger, "--seal", "--lab", lab)
+        sweeplab(
+            "laws",
+            "predict",
+            "small",
+            "--at",
+            LARGER,
+            "--write",
+            larger,
+            "--seal",
+            "--lab",
+            lab,
+        )
         sweeplab("run", larger, "--lab", lab)
     (scored,) = json.loads(sweeplab("laws", "verify", "--json", "--lab", lab))["forecasts"]
     return {

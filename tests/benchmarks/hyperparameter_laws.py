@@ -22,7 +22,16 @@ sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a law
 
 import numpy as np
 from benchmarks.setting import print_table, setting
-from laws.planted_tuning import BATCH, QUARTIC, RATE, World, dense, law_at, planted, published_like
+from laws.planted_tuning import (
+    BATCH,
+    QUARTIC,
+    RATE,
+    World,
+    dense,
+    law_at,
+    planted,
+    published_like,
+)
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.core import interval
@@ -69,12 +78,16 @@ def shared(found, laws, table, exponents):
         for c, size in enumerate(table.sizes):
             there = np.argmin(np.abs(surface.runs.logs - np.log(size)).sum(axis=1))
             if searched.side[there] == 0:
-                found["cells"].append(held(surface.optima[:, there, searched.j], table.optima[c, j]))
+                found["cells"].append(
+                    held(surface.optima[:, there, searched.j], table.optima[c, j])
+                )
         for k in range(len(surface.sizes)):
             draws = surface.exponents[:, k, searched.j]
             found["exponents"].append(held(draws, exponents[j][k]))
             found["half width"].append(float(np.subtract(*interval(draws)[:0:-1])) / 2)
-        verdicts = [entry["verdict"] for key, entry in searched.numbers.items() if "exponent" in key]
+        verdicts = [
+            entry["verdict"] for key, entry in searched.numbers.items() if "exponent" in key
+        ]
         found["identified"] += [verdict == "identified" for verdict in verdicts]
 
 
@@ -92,7 +105,9 @@ def one_table(case):
     for k in range(2):
         ends = np.stack([table.sizes.min(axis=0), table.sizes.max(axis=0)])
         ends[:, 1 - k] = ends[0, 1 - k]
-        exponents[:, k] = np.diff(law_at(ends, world.kind, middle), axis=0)[0] / np.diff(np.log(ends[:, k]))
+        exponents[:, k] = np.diff(law_at(ends, world.kind, middle), axis=0)[0] / np.diff(
+            np.log(ends[:, k])
+        )
     shared(found, laws, table, exponents)
     random = np.random.default_rng([case[1], 7])
     size = table.sizes.max(axis=0) * 2.0 * random.uniform(0.87, 1.58, 2)
@@ -112,7 +127,8 @@ def one_quartic(case):
     largest = np.argsort(table.sizes.prod(axis=1))[-HELD_OUT:]
     out = table.frame.set_index(["N", "D"]).index.isin([tuple(table.sizes[c]) for c in largest])
     laws, fewer = (
-        assess_hyperparameters(runs_of_frame(frame, "table")) for frame in (table.frame, table.frame[~out])
+        assess_hyperparameters(runs_of_frame(frame, "table"))
+        for frame in (table.frame, table.frame[~out])
     )
     shared(found, laws, table, (RATE[1:], BATCH[1:]))
     for c, size in enumerate(table.sizes):
@@ -149,10 +165,16 @@ REGRETS = ("regret", "regret held out", "copying")
 
 def row(name, results):
     """Return a row of the table."""
-    found = {key: np.concatenate([each.get(key, []) for each in results]) for each in results for key in each}
+    found = {
+        key: np.concatenate([each.get(key, []) for each in results])
+        for each in results
+        for key in each
+    }
     shares = [f"{found[key].mean():.0%}" if len(found.get(key, ())) else "–" for key in COLUMNS]
     width = f"{np.median(found['half width']):.3f}" if "half width" in found else "–"
-    regrets = [f"{found[key].mean():.4%}" if len(found.get(key, ())) else "–" for key in REGRETS]
+    regrets = [
+        f"{found[key].mean():.4%}" if len(found.get(key, ())) else "–" for key in REGRETS
+    ]
     return [name, *shares, width, *regrets]
 
 
@@ -166,13 +188,17 @@ def main():
     print(f"{setting()}; {asked.tables} tables of each kind\n")
     cases = [(name, f"quartic, {name}", one_quartic) for name in QUARTIC]
     cases += [(name, name, one_table) for name in WORLDS]
-    cases += [(scatter, f"split, scatter {scatter}", one_split) for scatter in ("0.05", "0.1", "0.15")]
+    cases += [
+        (scatter, f"split, scatter {scatter}", one_split) for scatter in ("0.05", "0.1", "0.15")
+    ]
     rows = []
     with Pool(asked.processes) as pool:
         for key, name, measure in cases:
             if asked.only in name:
                 seeds = range(asked.first, asked.first + asked.tables)
-                rows.append(row(name, pool.map(measure, [(key, seed) for seed in seeds], chunksize=1)))
+                rows.append(
+                    row(name, pool.map(measure, [(key, seed) for seed in seeds], chunksize=1))
+                )
                 print(rows[-1], file=sys.stderr, flush=True)
     print_table(["world", *COLUMNS, "half width of exponents", *REGRETS], rows)
 

@@ -36,7 +36,10 @@ AREAS = {
         "train/run.py",
         "-m '' train/test_schedule.py train/test_counting.py train/test_stack.py::test_what_shares_a_stack",
     ),
-    "optimizers": ("train/optimizers.py", "-m '' train/test_optimizers.py train/test_plugin_optimizers.py"),
+    "optimizers": (
+        "train/optimizers.py",
+        "-m '' train/test_optimizers.py train/test_plugin_optimizers.py",
+    ),
     "accounting": ("model/accounting.py", "-m '' model/test_accounting.py"),
     "resume": (
         "train/checkpoint.py train/member.py",
@@ -49,11 +52,20 @@ AREAS = {
 
 def draw(files, seed):
     """Draw mutants of some files."""
-    with tempfile.TemporaryDirectory() as folder, use_db(f"{folder}/mutants.sqlite") as database:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        use_db(f"{folder}/mutants.sqlite") as database,
+    ):
         init([Path("../sweeplab", name) for name in files.split()], database, {})
         every = [item.mutations[0] for item in database.work_items]
-    mutants = [mutant for mutant in every if not any(word in mutant.operator_name for word in PASSED_OVER)]
-    mutants.sort(key=lambda mutant: (str(mutant.module_path), mutant.start_pos, mutant.operator_name))
+    mutants = [
+        mutant
+        for mutant in every
+        if not any(word in mutant.operator_name for word in PASSED_OVER)
+    ]
+    mutants.sort(
+        key=lambda mutant: (str(mutant.module_path), mutant.start_pos, mutant.operator_name)
+    )
     return random.Random(seed).sample(mutants, min(DRAWN, len(mutants)))
 
 
@@ -62,7 +74,11 @@ def outcome(mutant, command):
     result = mutate_and_test([mutant], command, SECONDS)
     kind = "timeout" if result.output == "timeout" else str(result.test_outcome.value)
     if kind != "killed":
-        lines = [line for line in str(result.diff).splitlines() if line[:1] in "+-" and line[1:2] not in "+-"]
+        lines = [
+            line
+            for line in str(result.diff).splitlines()
+            if line[:1] in "+-" and line[1:2] not in "+-"
+        ]
         print(kind, mutant.module_path, mutant.start_pos[0], *lines, sep="\n    ", flush=True)
     return kind
 
@@ -70,7 +86,9 @@ def outcome(mutant, command):
 def main(names):
     """Mutate the areas of some names, all without one, and print a row an area."""
     print(setting())
-    commit = subprocess.check_output(["git", "-C", HERE, "rev-parse", "HEAD"], text=True).strip()
+    commit = subprocess.check_output(
+        ["git", "-C", HERE, "rev-parse", "HEAD"], text=True
+    ).strip()
     rows = []
     with tempfile.TemporaryDirectory() as copy:
         subprocess.run(["git", "clone", "-q", HERE.parents[1], copy], check=True)

@@ -37,7 +37,11 @@ def product(folder):
     (run,) = (folder / "studies" / "shakespeare" / "runs").glob("*/*")
     points = [json.loads(line) for line in (run / "points.jsonl").read_text().splitlines()]
     losses = [point["val_loss"] for point in points if "val_loss" in point]
-    return points[-1]["wall_seconds"], losses, json.loads((run / "run.json").read_text())["values"]
+    return (
+        points[-1]["wall_seconds"],
+        losses,
+        json.loads((run / "run.json").read_text())["values"],
+    )
 
 
 def plain(values):

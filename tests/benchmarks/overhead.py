@@ -52,7 +52,10 @@ def stacks_of(lab):
         for folder in sorted((root / "runs" / cell.key).iterdir()):
             values = json.loads((folder / "run.json").read_text())["values"]
             runs.append(
-                (Hyperparameters.of(values), json.loads((folder / "end.json").read_text())["iteration"])
+                (
+                    Hyperparameters.of(values),
+                    json.loads((folder / "end.json").read_text())["iteration"],
+                )
             )
         together = stack_capacity("auto", runs[0][0], 1, 1e10) > 1
         stacks += [runs] if together else [[run] for run in runs]
@@ -88,7 +91,9 @@ def trainer_alone(stacks, n_workers):
     work, ready, losses, go = context.Queue(), context.Queue(), context.Queue(), context.Event()
     for each in [*stacks, *[None] * n_workers]:
         work.put(each)
-    processes = [context.Process(target=worker, args=(work, ready, go, losses)) for _ in range(n_workers)]
+    processes = [
+        context.Process(target=worker, args=(work, ready, go, losses)) for _ in range(n_workers)
+    ]
     for process in processes:
         process.start()
     for _ in processes:
@@ -117,12 +122,23 @@ def main():
         ours.append(seconds)
         alone.append(seconds_alone)
         memories.append(memory)
-        print(f"# {seconds:.1f} s against {seconds_alone:.1f} s, {seconds / seconds_alone:.3f}", flush=True)
+        print(
+            f"# {seconds:.1f} s against {seconds_alone:.1f} s, {seconds / seconds_alone:.3f}",
+            flush=True,
+        )
     ratios = [one / other for one, other in zip(ours, alone, strict=True)]
     print(f"\nmedians of {rounds} rounds, same losses to the bit\n")
-    headings = ["study, seconds", "trainer alone", "ratio (aim: at most 1.05)", "largest worker, GB"]
+    headings = [
+        "study, seconds",
+        "trainer alone",
+        "ratio (aim: at most 1.05)",
+        "largest worker, GB",
+    ]
     row = [f"{statistics.median(ours):.1f}", f"{statistics.median(alone):.1f}"]
-    row += [f"{statistics.median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f})", f"{max(memories):.2f}"]
+    row += [
+        f"{statistics.median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f})",
+        f"{max(memories):.2f}",
+    ]
     print_table(headings, [row])
 
 

@@ -22,7 +22,8 @@ from terminal import PROGRAM
 
 FOLDER = HERE.parents[1] / "dashboards"
 WIDTH, HEIGHT = 1500, 1150
-NAME, N_LIVE = "small", 15  # the study; as many trials have ended in the picture of the live page
+# The study; as many trials have ended in the picture of the live page.
+NAME, N_LIVE = "small", 15
 DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter((plot) => plot.data?.length).length >= {}"
 
 
@@ -68,19 +69,26 @@ def cut_off(page, last, clip):
 
 def take(address, n_plots, target, last, width=WIDTH):
     """Write what a window shows of an address, to the end of an element, once so many plots are drawn."""
-    with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile), WIDTH, HEIGHT) as page:
+    with (
+        tempfile.TemporaryDirectory() as profile,
+        chromium_page(Path(profile), WIDTH, HEIGHT) as page,
+    ):
         page.open(address)
         page.wait_for(DRAWN.format(n_plots))
         page._listen(5.0)
         clip = clip_of(page, last, width)
         assert not cut_off(page, last, clip), f"{target.name} cuts axes"
-        shot = page._call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        shot = page._call(
+            "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True
+        )
         target.write_bytes(b64decode(shot["data"]))
 
 
 def main(folder):
     """Run the study in a folder, and take the pictures."""
-    with subprocess.Popen([*PROGRAM, "run", "studies/small.yaml", "--quiet"], cwd=folder) as running:
+    with subprocess.Popen(
+        [*PROGRAM, "run", "studies/small.yaml", "--quiet"], cwd=folder
+    ) as running:
         while n_ended(folder) < N_LIVE:
             assert running.poll() is None, "the study ended before a picture was taken"
             time.sleep(2.0)
@@ -92,7 +100,8 @@ def main(folder):
     with pages_of("ui", folder) as said:
         charts = said["studies"][NAME]["charts"]
         last = "[...document.querySelectorAll('.js-plotly-plot')].at(-1)"
-        take(charts, 2, FOLDER / "mlflow.png", last, width=1110)  # without MLflow's own assistant
+        # Without MLflow's own assistant.
+        take(charts, 2, FOLDER / "mlflow.png", last, width=1110)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ def scored(name, folder, law):
     fixed, seed = STUDIES[name]
     fitted, whole = folder / f"{name}-fitted.yaml", folder / f"{name}.yaml"
     for file, (budgets, widths) in ((fitted, FITTED), (whole, WHOLE)):
-        file.write_text(STUDY.format(name=name, fixed=fixed, seed=seed, budgets=budgets, widths=widths))
+        file.write_text(
+            STUDY.format(name=name, fixed=fixed, seed=seed, budgets=budgets, widths=widths)
+        )
     lab = ("--lab", folder / name)
     if not (folder / name / "ledger.jsonl").exists():
         sweeplab("run", fitted, *lab)
@@ -64,7 +66,9 @@ def scored(name, folder, law):
     verified = json.loads(sweeplab("laws", "verify", name, "--json", *lab))["forecasts"]
     # Those of cells that had run before are late, and count no more.
     found = [each for each in verified if each["state"] == "scored"]
-    assert len(found) + sum(each["state"] == "late" for each in verified) == len(verified), verified
+    assert len(found) + sum(each["state"] == "late" for each in verified) == len(verified), (
+        verified
+    )
     return found
 
 
@@ -86,7 +90,14 @@ def main(folder, law):
     told = {name: scored(name, folder, law) for name in STUDIES}
     rows = [row(name, found) for name, found in told.items()]
     rows.append(row("all", [each for found in told.values() for each in found]))
-    headings = ["study", "cells", "90% intervals that hold", "median width", "median error", "largest error"]
+    headings = [
+        "study",
+        "cells",
+        "90% intervals that hold",
+        "median width",
+        "median error",
+        "largest error",
+    ]
     print_table([*headings, "form flagged"], rows)
 
 

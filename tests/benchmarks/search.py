@@ -70,7 +70,9 @@ class Replay:
 
     def nearest(self, rate):
         """Return the tabulated learning rate that is nearest in logs."""
-        return min(next(iter(self.losses.values())), key=lambda known: abs(np.log(known / rate)))
+        return min(
+            next(iter(self.losses.values())), key=lambda known: abs(np.log(known / rate))
+        )
 
     def excess(self, chosen):
         """Return the relative excess of the chosen learning rate of each cell, in percent."""
@@ -79,7 +81,10 @@ class Replay:
             for size, rates in self.losses.items()
         }
         return np.array(
-            [100 * (mean[size][rate] / min(mean[size].values()) - 1) for size, rate in chosen.items()]
+            [
+                100 * (mean[size][rate] / min(mean[size].values()) - 1)
+                for size, rate in chosen.items()
+            ]
         )
 
 
@@ -134,8 +139,14 @@ def joint(replay, seed, seconds, spaces, most):
             seconds.append(time.process_time() - began)
             point |= {"learning_rate": replay.nearest(point["learning_rate"])}
             value = replay.loss(size, point["learning_rate"])
-            kinds = {name: each for name, each in spaces[size].distributions().items() if name in point}
-            trial = create_trial(value=value, params=point, distributions=kinds, state=TrialState.COMPLETE)
+            kinds = {
+                name: each
+                for name, each in spaces[size].distributions().items()
+                if name in point
+            }
+            trial = create_trial(
+                value=value, params=point, distributions=kinds, state=TrialState.COMPLETE
+            )
             trial.number = number
             trials[cell].trials.append(trial)
         if number + 1 in TRIALS:
@@ -182,7 +193,9 @@ def main(repeats):
     print(setting(), end="\n\n")
     with ProcessPoolExecutor(initializer=quiet) as pool:
         samplers = {
-            (table, name): [pool.submit(of_sampler, table, name, seed) for seed in range(repeats)]
+            (table, name): [
+                pool.submit(of_sampler, table, name, seed) for seed in range(repeats)
+            ]
             for table in TABLES
             for name in (*KINDS, "joint")
         }
@@ -190,10 +203,16 @@ def main(repeats):
         for (table, name), jobs in samplers.items():
             results = [job.result() for job in jobs]
             seconds += [second for _, of_job in results for second in of_job if name == "joint"]
-            by_number = {number: [excess[number] for excess, _ in results] for number in results[0][0]}
+            by_number = {
+                number: [excess[number] for excess, _ in results] for number in results[0][0]
+            }
             rows.append([table, name, *(_in_words(by_number.get(number)) for number in TRIALS)])
-        print_table(["settings", "sampler", *(f"{number} trials a cell" for number in TRIALS)], rows)
-    print(f"\njoint: {1000 * np.mean(seconds):.1f} ms of CPU a trial, {1000 * max(seconds):.0f} ms at most")
+        print_table(
+            ["settings", "sampler", *(f"{number} trials a cell" for number in TRIALS)], rows
+        )
+    print(
+        f"\njoint: {1000 * np.mean(seconds):.1f} ms of CPU a trial, {1000 * max(seconds):.0f} ms at most"
+    )
 
 
 def quiet():

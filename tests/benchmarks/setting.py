@@ -24,7 +24,9 @@ def setting():
     )
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "optuna", "mlflow"))
     commit = subprocess.run(
-        ["git", "-C", str(HERE), "describe", "--always", "--dirty"], capture_output=True, text=True
+        ["git", "-C", str(HERE), "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
     ).stdout.strip()
     cores = len(os.sched_getaffinity(0))
     return f"{model}, {cores} cores; Python {platform.python_version()}, {packages}; commit {commit}"

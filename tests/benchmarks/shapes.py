@@ -63,9 +63,16 @@ def gate(values, data):
 
 def study_file(name, folder, fastest):
     """Write the study of a shape and return its file."""
-    fixed = COMMON | SHAPES[name] | ({"dtype": "auto", "compile": name in COMPILED} if fastest else {})
+    fixed = (
+        COMMON
+        | SHAPES[name]
+        | ({"dtype": "auto", "compile": name in COMPILED} if fastest else {})
+    )
     lines = [f"name: {name}", "data: {corpus: python-docs, tokenizer: char}", "fixed:"]
-    lines += [f"  {key}: {'null' if value is None else str(value).lower()}" for key, value in fixed.items()]
+    lines += [
+        f"  {key}: {'null' if value is None else str(value).lower()}"
+        for key, value in fixed.items()
+    ]
     lines += ["search:", f"  learning_rate: {rates_of(name)}", "sampler: grid"]
     lines += [f"budget: {{trials_per_cell: {N_TRIALS[name]}}}", "track: {checkpoints: none}"]
     file = folder / f"{name}.yaml"
@@ -88,7 +95,9 @@ def main():
     data = prepare("python-docs", "char")
     rows = []
     for name in names:
-        values = Hyperparameters.of(COMMON | SHAPES[name] | {"vocab_size": data.tokenizer.vocab_size})
+        values = Hyperparameters.of(
+            COMMON | SHAPES[name] | {"vocab_size": data.tokenizer.vocab_size}
+        )
         difference = gate(values.replace(compile=fastest and name in COMPILED), data)
         assert difference < 2e-3, f"{name}: the two do not train the same thing ({difference})"
         steps = N_TRIALS[name] * SHAPES[name]["max_iters"]
@@ -99,9 +108,14 @@ def main():
         for _ in range(rounds):
             with tempfile.TemporaryDirectory() as place:
                 ours.append(product(study_file(name, Path(place), fastest)))
-                theirs.append(serial_loop.run(values, rates_of(name), data.train, data.val, Path(place)))
+                theirs.append(
+                    serial_loop.run(values, rates_of(name), data.train, data.val, Path(place))
+                )
             ratios.append(theirs[-1] / ours[-1])
-            print(f"# {name}: {ours[-1]:.1f} s against {theirs[-1]:.1f} s, {ratios[-1]:.2f}x", flush=True)
+            print(
+                f"# {name}: {ours[-1]:.1f} s against {theirs[-1]:.1f} s, {ratios[-1]:.2f}x",
+                flush=True,
+            )
         speeds = [steps / statistics.median(seconds) for seconds in (ours, theirs)]
         rows.append(
             [
@@ -114,9 +128,20 @@ def main():
                 f"{FLOORS[name]}",
             ]
         )
-    print(f"\nmedians of {rounds} rounds, turn about; serial loop on {torch.get_num_threads()} threads\n")
+    print(
+        f"\nmedians of {rounds} rounds, turn about; serial loop on {torch.get_num_threads()} threads\n"
+    )
     print_table(
-        ["shape", "gate: largest loss difference", "trial-steps/s", "serial", "ratio", "range", "aim"], rows
+        [
+            "shape",
+            "gate: largest loss difference",
+            "trial-steps/s",
+            "serial",
+            "ratio",
+            "range",
+            "aim",
+        ],
+        rows,
     )
 
 

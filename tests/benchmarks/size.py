@@ -44,7 +44,9 @@ Texts = Mapping[PurePosixPath, str]
 
 def tokens(text):
     """Return the number of code tokens of a file."""
-    return sum(token.type in KINDS for token in tokenize.generate_tokens(io.StringIO(text).readline))
+    return sum(
+        token.type in KINDS for token in tokenize.generate_tokens(io.StringIO(text).readline)
+    )
 
 
 def read_folder(folder):
@@ -62,7 +64,10 @@ def read_commit(commit, folder):
 
     names = git("ls-tree", "-r", "--name-only", commit, folder).splitlines()
     python = [name for name in names if name.endswith(".py")]
-    return {PurePosixPath(name).relative_to(folder): git("show", f"{commit}:{name}") for name in python}
+    return {
+        PurePosixPath(name).relative_to(folder): git("show", f"{commit}:{name}")
+        for name in python
+    }
 
 
 def rooms(package, tests):

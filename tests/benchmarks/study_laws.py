@@ -37,11 +37,16 @@ def one_study(noise, valley, seed):
 
     Then for the forecast of a run whether it holds, its half width and its error.
     """
-    points = study_points(like_the_first(noise, seed, *valley), Counting(Conventions(params="non-embedding")))
+    points = study_points(
+        like_the_first(noise, seed, *valley), Counting(Conventions(params="non-embedding"))
+    )
     assessed = assess(points, law_for(points))
     (alpha,) = (each for each in assessed.estimates if each.quantity.name == "alpha")
     held = alpha.low <= FIRST_LAW["alpha"] <= alpha.high
-    identified, flagged = alpha.verdict.verdict == "identified", assessed.misfit.status == "flagged"
+    identified, flagged = (
+        alpha.verdict.verdict == "identified",
+        assessed.misfit.status == "flagged",
+    )
     n = 2.1 * float(points.columns["params"].max())
     said = predict(assessed, {"params": n})
     truth = FIRST_LAW["E"] + FIRST_LAW["A"] / n ** FIRST_LAW["alpha"]
@@ -67,7 +72,9 @@ def main(n_studies):
             for noise in NOISES:
                 results = pool.map(partial(one_study, noise, valley), range(n_studies))
                 told = np.array([*results], float)
-                held, identified, flagged, forecast = (f"{told[:, at].mean():.0%}" for at in (0, 2, 3, 4))
+                held, identified, flagged, forecast = (
+                    f"{told[:, at].mean():.0%}" for at in (0, 2, 3, 4)
+                )
                 half, reach = np.median(told[:, 1]), np.median(told[:, 5])
                 row = [name, f"{noise:.1%}", held, f"{half:.3f}", identified, flagged, forecast]
                 rows.append([*row, f"{reach:.2%}", f"{told[:, 6].mean():+.2%}"])

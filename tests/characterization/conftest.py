@@ -129,8 +129,12 @@ class _Steering:
         return self._step is None
 
     def hear(self, event, progress):
-        assert time.monotonic() < self._deadline, f"beta never came so far: {self._evaluated}, {self._ended}"
-        self.events.setdefault(f"event {type(event).__name__}", sorted(each.name for each in fields(event)))
+        assert time.monotonic() < self._deadline, (
+            f"beta never came so far: {self._evaluated}, {self._ended}"
+        )
+        self.events.setdefault(
+            f"event {type(event).__name__}", sorted(each.name for each in fields(event))
+        )
         if isinstance(event, RunEvaluated):
             self._evaluated.add(event.trial)
         elif isinstance(event, TrialEnded):
@@ -147,10 +151,16 @@ class _Steering:
 
     def _is_under_way(self, _):
         live = self._evaluated - self._ended.keys()
-        return "failed" in self._ended.values() and len(live) == 2 and self._say("running", WHILE_IT_RUNS)
+        return (
+            "failed" in self._ended.values()
+            and len(live) == 2
+            and self._say("running", WHILE_IT_RUNS)
+        )
 
     def _has_stopped_one(self, _):
-        return "stopped" in self._ended.values() and self._say("running", ("study pause beta --json",))
+        return "stopped" in self._ended.values() and self._say(
+            "running", ("study pause beta --json",)
+        )
 
     def _rests(self, _):
         return "event WorkerExited" in self.events and self._say("paused", WHILE_IT_RESTS)
@@ -158,7 +168,9 @@ class _Steering:
 
 def _make(place):
     drawn = random.Random(5)
-    (place / "corpus.txt").write_text(" ".join(drawn.choice(WORDS.split()) for _ in range(4000)))
+    (place / "corpus.txt").write_text(
+        " ".join(drawn.choice(WORDS.split()) for _ in range(4000))
+    )
     for name, text in (("alpha.yaml", ALPHA), ("beta.yaml", BETA), ("parts.py", PARTS)):
         (place / name).write_text(text)
     said = {}
@@ -167,12 +179,17 @@ def _make(place):
         said[ran] = command(ran)
         steering = _Steering()
         beta = sweeplab.load_study("beta.yaml", allow_plugins=True)
-        result = beta.run(steering.hear, on_evaluation=steering.know, on_trial_end=steering.know)
+        result = beta.run(
+            steering.hear, on_evaluation=steering.know, on_trial_end=steering.know
+        )
         steering.know(result)
         assert (result.status, steering.is_done) == ("interrupted", True), result
         ran = "study run alpha.yaml --name gamma -o budget.trials_per_cell=1 -o seeds=[1] -o pruner=none"
         said[ran] = command(ran)
-        reported, compared = "report alpha --page sweep --json", "diff alpha gamma --page --json"
+        reported, compared = (
+            "report alpha --page sweep --json",
+            "diff alpha gamma --page --json",
+        )
         said[reported] = command(reported)
         said[compared] = command(compared)
     said |= steering.said

@@ -20,7 +20,9 @@ GOLDEN = Path(__file__).parent / "golden"
 IS_UPDATED = bool(os.environ.get("SWEEPLAB_UPDATE_GOLDEN"))
 # The source distribution has no commit that a study could record.
 IS_CHECKOUT = (Path(__file__).parents[2] / ".git").exists()
-_OF_GIT = re.compile(r"/git: |.*/tags/(?:mlflow\.source\.git\.commit|sweeplab\.git_dirty): is gone")
+_OF_GIT = re.compile(
+    r"/git: |.*/tags/(?:mlflow\.source\.git\.commit|sweeplab\.git_dirty): is gone"
+)
 WIDE, MOST_VALUES, MOST_ROWS = 110, 8, 30
 # What a row of a list may be called by.
 NAMES = ("name", "place", "cell", "title", "law", "key")
@@ -55,8 +57,14 @@ class Shapes:
         if isinstance(value, dict):
             if self._brief and value.keys() >= HYPERPARAMETERS:
                 value = _briefly(value)
-            return {self.text(str(name)): self.of(each, str(name)) for name, each in value.items()}
-        if key == "workers" and isinstance(value, list) and all("process" in each for each in value):
+            return {
+                self.text(str(name)): self.of(each, str(name)) for name, each in value.items()
+            }
+        if (
+            key == "workers"
+            and isinstance(value, list)
+            and all("process" in each for each in value)
+        ):
             return "<places>"  # of workers, while there are some
         if isinstance(value, list | tuple):
             return self._of_list(list(value), key)
@@ -87,16 +95,26 @@ class Shapes:
     def _of_list(self, rows, key):
         shapes = [self.of(row, key) for row in rows]
         if not rows or not all(isinstance(row, dict) for row in rows):
-            is_short = len(rows) <= MOST_ROWS and all(isinstance(each, str | int) for each in rows)
+            is_short = len(rows) <= MOST_ROWS and all(
+                isinstance(each, str | int) for each in rows
+            )
             return shapes if is_short else {f"x{len(rows)}": _merged(shapes)}
         name = next(
-            (n for n in NAMES if len({str(row.get(n)) for row in rows if n in row}) == len(rows)), None
+            (
+                n
+                for n in NAMES
+                if len({str(row.get(n)) for row in rows if n in row}) == len(rows)
+            ),
+            None,
         )
         if name is None:
             return {f"x{len(rows)}": _merged(shapes)}
         if len(rows) <= MOST_ROWS:
             return {f"{name} {shape.pop(name)}": shape for shape in shapes}
-        return {f"{name}s": " ".join(str(shape.pop(name)) for shape in shapes), "each": _merged(shapes)}
+        return {
+            f"{name}s": " ".join(str(shape.pop(name)) for shape in shapes),
+            "each": _merged(shapes),
+        }
 
 
 def _briefly(values):
@@ -123,8 +141,14 @@ def _merged(shapes):
         }
     if all(isinstance(each, list) for each in shapes):
         unlike = [each for index, each in enumerate(shapes) if each not in shapes[:index]]
-        return unlike[0] if len(unlike) == 1 else [_merged([each for row in shapes for each in row])]
-    texts = list(dict.fromkeys(each if isinstance(each, str) else json.dumps(each) for each in shapes))
+        return (
+            unlike[0]
+            if len(unlike) == 1
+            else [_merged([each for row in shapes for each in row])]
+        )
+    texts = list(
+        dict.fromkeys(each if isinstance(each, str) else json.dumps(each) for each in shapes)
+    )
     if len(texts) == 1:
         return shapes[0]
     if len(texts) > MOST_VALUES:
@@ -143,17 +167,34 @@ def differences(golden, now, path=""):
     if isinstance(golden, dict) and isinstance(now, dict):
         gone = [f"{path}/{key}: is gone" for key in golden if key not in now]
         new = [f"{path}/{key}: is new: {now[key]!r}" for key in now if key not in golden]
-        both = [each for k in golden if k in now for each in differences(golden[k], now[k], f"{path}/{k}")]
+        both = [
+            each
+            for k in golden
+            if k in now
+            for each in differences(golden[k], now[k], f"{path}/{k}")
+        ]
         return gone + new + both
     if isinstance(golden, list) and isinstance(now, list) and len(golden) == len(now):
         pairs = zip(golden, now, strict=True)
-        return [each for i, (a, b) in enumerate(pairs) for each in differences(a, b, f"{path}/{i}")]
+        return [
+            each for i, (a, b) in enumerate(pairs) for each in differences(a, b, f"{path}/{i}")
+        ]
     if isinstance(golden, float) and isinstance(now, int | float):
-        return [] if math.isclose(golden, now, rel_tol=0.02) else [f"{path}: was {golden}, is {now}"]
+        return (
+            []
+            if math.isclose(golden, now, rel_tol=0.02)
+            else [f"{path}: was {golden}, is {now}"]
+        )
     if isinstance(golden, list) and isinstance(now, list):
-        gone, new = ([each for each in a if each not in b] for a, b in ((golden, now), (now, golden)))
+        gone, new = (
+            [each for each in a if each not in b] for a, b in ((golden, now), (now, golden))
+        )
         return [f"{path}: had {len(golden)}, has {len(now)}; gone: {gone}; new: {new}"]
-    return [] if golden == now and type(golden) is type(now) else [f"{path}: was {golden!r}, is {now!r}"]
+    return (
+        []
+        if golden == now and type(golden) is type(now)
+        else [f"{path}: was {golden!r}, is {now!r}"]
+    )
 
 
 class Golden:
@@ -161,7 +202,9 @@ class Golden:
 
     def __init__(self, name):
         self._file = GOLDEN / f"{name}.json"
-        self._kept: dict[str, Any] = json.loads(self._file.read_text("utf-8")) if self._file.exists() else {}
+        self._kept: dict[str, Any] = (
+            json.loads(self._file.read_text("utf-8")) if self._file.exists() else {}
+        )
 
     def check(self, key, now):
         """Compare with what is written, and say which places differ; or write it."""
@@ -171,8 +214,14 @@ class Golden:
             self._file.parent.mkdir(exist_ok=True)
             self._file.write_text(_written(dict(sorted(self._kept.items()))) + "\n", "utf-8")
             return
-        assert key in self._kept, f"{self._file.name} has no {key!r}; SWEEPLAB_UPDATE_GOLDEN=1 writes it"
-        found = [each for each in differences(self._kept[key], now) if IS_CHECKOUT or not _OF_GIT.match(each)]
+        assert key in self._kept, (
+            f"{self._file.name} has no {key!r}; SWEEPLAB_UPDATE_GOLDEN=1 writes it"
+        )
+        found = [
+            each
+            for each in differences(self._kept[key], now)
+            if IS_CHECKOUT or not _OF_GIT.match(each)
+        ]
         assert not found, f"{key}\n" + "\n".join(found)
 
 
@@ -188,5 +237,9 @@ def _written(value, indent=0):
         ]
         return "{\n" + ",\n".join(rows) + "\n" + " " * indent + "}"
     return (
-        "[\n" + ",\n".join(inner + _written(each, indent + 1) for each in value) + "\n" + " " * indent + "]"
+        "[\n"
+        + ",\n".join(inner + _written(each, indent + 1) for each in value)
+        + "\n"
+        + " " * indent
+        + "]"
     )

@@ -53,7 +53,8 @@ WRITE = (
     "study rm other --yes --json",
     "study list --json (at last)",
 )
-FOLLOWED = ("iteration", "train_tokens", "train_flops")  # of a study that was stopped at some moment
+# Of a study that was stopped at some moment.
+FOLLOWED = ("iteration", "train_tokens", "train_flops")
 
 
 def content(said):
@@ -71,10 +72,13 @@ def content(said):
 
 def described(said, shapes):
     out = content(said)
-    lines = [line for line in said.err.splitlines() if not re.match(r"\d+ running, ", line)]  # once a minute
+    # Once a minute.
+    lines = [line for line in said.err.splitlines() if not re.match(r"\d+ running, ", line)]
     errors = [shapes.text(" ".join(line.split())) for line in lines]
     # Two workers end their trials in any order, and each line counts what has ended.
-    ended = sorted(re.sub(r"^\d+/", "_/", line) for line in errors if re.match(r"\d+/\d+ ", line))
+    ended = sorted(
+        re.sub(r"^\d+/", "_/", line) for line in errors if re.match(r"\d+/\d+ ", line)
+    )
     errors = [line for line in errors if not re.match(r"\d+/\d+ ", line)] + ended
     return {"code": said.code, "out": shapes.of(out)} | ({"err": errors} if errors else {})
 
@@ -104,9 +108,13 @@ def test_what_is_written(place, tmp_path, shapes, golden, monkeypatch):
     shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     for line in WRITE:
-        golden.check(f"{line} (a copy)", described(command(line.removesuffix(" (at last)")), shapes))
+        golden.check(
+            f"{line} (a copy)", described(command(line.removesuffix(" (at last)")), shapes)
+        )
     files = [
-        path for name in ("out", "lab/imported", "lab/trash", "lab/reports") for path in Path(name).glob("*")
+        path
+        for name in ("out", "lab/imported", "lab/trash", "lab/reports")
+        for path in Path(name).glob("*")
     ]
     golden.check("what came to be", sorted(shapes.text(str(path)) for path in files))
     golden.check("mine.yaml", Path("mine.yaml").read_text().splitlines())

@@ -15,7 +15,9 @@ _OWN = re.compile(r"[0-9a-f]{12,}|(?<=/)\d+-\d+(?=/)|(?<=worker-)\d+")
 def names(folder):
     """Return the files of a folder, alike ones as one with their number."""
     found = {}
-    for file in sorted(path for path in folder.rglob("*") if path.is_file() and not is_passing(path)):
+    for file in sorted(
+        path for path in folder.rglob("*") if path.is_file() and not is_passing(path)
+    ):
         name = _OWN.sub("*", str(file.relative_to(folder)))
         found[name] = found.get(name, 0) + 1
     return found
@@ -28,7 +30,11 @@ def is_passing(path):
 
 def loaded(file):
     text = file.read_text()
-    return [json.loads(line) for line in text.splitlines()] if file.suffix == ".jsonl" else json.loads(text)
+    return (
+        [json.loads(line) for line in text.splitlines()]
+        if file.suffix == ".jsonl"
+        else json.loads(text)
+    )
 
 
 @pytest.mark.slow
@@ -46,7 +52,9 @@ def test_the_studys_json(lab, shapes, golden):
         for file in sorted((lab.studies / study).glob("*.json")):
             golden.check(f"{study}/{file.name}", shapes.of(loaded(file)))
     kept = (lab.studies / "alpha" / "study.yaml").read_text()
-    assert kept == (lab.place / "alpha.yaml").read_text(), "the study file is kept as it was written"
+    assert kept == (lab.place / "alpha.yaml").read_text(), (
+        "the study file is kept as it was written"
+    )
 
 
 @pytest.mark.parametrize("run", ["runs/n_layer=1/1-0", "runs/n_layer=2/2-1"])
@@ -64,7 +72,9 @@ def test_a_runs_files(run, lab, golden):
 
 
 def test_how_the_runs_of_a_steered_study_ended(lab, golden):
-    shapes = Shapes(lab.place, unlike=("iteration", "train_tokens", "train_flops", "stop_reason", "error"))
+    shapes = Shapes(
+        lab.place, unlike=("iteration", "train_tokens", "train_flops", "stop_reason", "error")
+    )
     for file in sorted((lab.studies / "beta").glob("runs/*/*/end.json")):
         golden.check(f"beta/{file.parent.name}/end.json", shapes.of(loaded(file)))
 
@@ -72,12 +82,24 @@ def test_how_the_runs_of_a_steered_study_ended(lab, golden):
 def test_tables(lab, place, tmp_path, golden):
     command(f"export alpha --output {tmp_path}/runs.csv")
     reports = [lab.studies / "alpha" / "report", lab.place / "lab" / "reports" / "alpha+gamma"]
-    for file in [tmp_path / "runs.csv", *sorted(each for folder in reports for each in folder.glob("*.csv"))]:
+    for file in [
+        tmp_path / "runs.csv",
+        *sorted(each for folder in reports for each in folder.glob("*.csv")),
+    ]:
         with file.open(newline="") as lines:
             rows = list(csv.reader(lines))
         golden.check(file.name, {"rows": len(rows) - 1, "columns": " ".join(rows[0])})
     with (tmp_path / "runs.csv").open(newline="") as lines:
-        told = ("cell", "trial", "seed", "state", "n_params", "train_tokens", "iterations", "weight_decay")
+        told = (
+            "cell",
+            "trial",
+            "seed",
+            "state",
+            "n_params",
+            "train_tokens",
+            "iterations",
+            "weight_decay",
+        )
         runs = [
             " ".join(row[name] for name in told)
             + f" {float(row['learning_rate']):.6g} {float(row['value']):.3g}"
@@ -105,7 +127,9 @@ def _panel(panel):
 
 
 # MLflow's own, where nothing in this process has asked its database before.
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:sqlalchemy.exc.SADeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy:sqlalchemy.exc.SADeprecationWarning"
+)
 def test_mlflow(lab, shapes, golden):
     from mlflow.tracking import MlflowClient
 
@@ -114,24 +138,30 @@ def test_mlflow(lab, shapes, golden):
         experiment = client.get_experiment_by_name(study)
         runs = client.search_runs([experiment.experiment_id])
         parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-        nested = sorted((run for run in runs if run not in parents), key=lambda run: run.info.run_name)
+        nested = sorted(
+            (run for run in runs if run not in parents), key=lambda run: run.info.run_name
+        )
         found = {"experiment": shapes.of(dict(experiment.tags)), "runs": len(runs)}
         found |= {"parent": [_described(client, run, shapes) for run in parents]}
         golden.check(f"MLflow: {study}", found)
         if study == "alpha":
             for run in (nested[0], nested[-1]):
-                golden.check(f"MLflow: run {run.info.run_name}", _described(client, run, shapes))
+                golden.check(
+                    f"MLflow: run {run.info.run_name}", _described(client, run, shapes)
+                )
             names_of_metrics = {name for run in nested for name in run.data.metrics}
             golden.check("MLflow: metrics of all runs", sorted(names_of_metrics))
             steps = {
-                name: len(client.get_metric_history(nested[0].info.run_id, name)) for name in names_of_metrics
+                name: len(client.get_metric_history(nested[0].info.run_id, name))
+                for name in names_of_metrics
             }
             golden.check("MLflow: points of a run", dict(sorted(steps.items())))
 
 
 def _described(client, run, shapes):
     paths = _paths(client, run.info.run_id)
-    artifacts = [_OWN.sub("*", path) for path in paths if path != "code.diff"]  # this one of a dirty checkout
+    # This one of a dirty checkout.
+    artifacts = [_OWN.sub("*", path) for path in paths if path != "code.diff"]
     params = {name: shapes.text(value) for name, value in sorted(run.data.params.items())}
     metrics = [
         name for name in sorted(run.data.metrics) if not name.startswith("system/")
@@ -139,7 +169,9 @@ def _described(client, run, shapes):
     return {
         "name": run.info.run_name,
         "status": run.info.status,
-        "tags": {name: _tag(name, value, shapes) for name, value in sorted(run.data.tags.items())},
+        "tags": {
+            name: _tag(name, value, shapes) for name, value in sorted(run.data.tags.items())
+        },
         "params": params if len(params) < 40 else f"{len(params)}: " + " ".join(params),
         "metrics": " ".join(metrics),
         "artifacts": artifacts,
@@ -149,9 +181,13 @@ def _described(client, run, shapes):
 def _tag(name, value, shapes):
     if name == "mlflow.note.content":
         return [
-            shapes.text(line.split("|")[1] if line.startswith("|") else line) for line in value.splitlines()
+            shapes.text(line.split("|")[1] if line.startswith("|") else line)
+            for line in value.splitlines()
         ]
-    ours = name.startswith("sweeplab.") and name not in ("sweeplab.device", "sweeplab.git_dirty")
+    ours = name.startswith("sweeplab.") and name not in (
+        "sweeplab.device",
+        "sweeplab.git_dirty",
+    )
     is_ours = ours or name in ("mlflow.runColor", "mlflow.runName")
     return shapes.of(value, name) if is_ours else "<str>"
 

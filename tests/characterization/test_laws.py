@@ -28,7 +28,9 @@ def tables(tmp_path, monkeypatch):
     monkeypatch.delenv("SWEEPLAB_LAB", raising=False)
     sizes, ratios = np.geomspace(1e6, 1e8, 5), np.array((2, 10, 50, 200))
     n, d = np.repeat(sizes, 4), np.repeat(sizes, 4) * np.tile(ratios, 5)
-    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(np.random.default_rng(3).normal(0, 0.003, 20))
+    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(
+        np.random.default_rng(3).normal(0, 0.003, 20)
+    )
     _write("runs.csv", "N,D,val", n, d, loss)
     later = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
     _write("later.csv", "N,D,val", np.r_[n, 2e8], np.r_[d, 4e9], np.r_[loss, later])

@@ -62,9 +62,13 @@ def carried_out(commands, folder, before=(), **environment):
     """Run commands in a process in a folder, started by the words `before`; return how each ended and what it said."""
     given = "".join(f"{json.dumps(shlex.split(each))}\n" for each in commands)
     foreign = ("RAY_", "MLFLOW_TRACKING_")
-    known = {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | environment
+    known = {
+        name: value for name, value in os.environ.items() if not name.startswith(foreign)
+    } | environment
     program = [*before, sys.executable, "-c", CODE]
-    ended = subprocess.run(program, input=given, cwd=folder, env=known, capture_output=True, text=True)
+    ended = subprocess.run(
+        program, input=given, cwd=folder, env=known, capture_output=True, text=True
+    )
     said = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("[")]
     assert len(said) == len(commands), ended.stderr
     for each, (code, text) in zip(commands, said, strict=True):
@@ -75,7 +79,9 @@ def carried_out(commands, folder, before=(), **environment):
 def contents(folder):
     """Return every file with the time when it was written, but for locks and what SQLite has beside a database."""
     passing = (".lock", ".db-shm", ".db-wal")
-    files = (file for file in folder.rglob("*") if file.suffix not in passing and file.is_file())
+    files = (
+        file for file in folder.rglob("*") if file.suffix not in passing and file.is_file()
+    )
     return {file: file.stat().st_mtime_ns for file in files}
 
 
@@ -135,7 +141,9 @@ def finished(shared_folder, tmp_path_factory):
             shutil.copytree(place, made)
         else:
             shutil.copytree(made, place, dirs_exist_ok=True)
-    return Finished(place / "tiny.yaml", place / "lab", pickle.loads((made / "played.pickle").read_bytes()))
+    return Finished(
+        place / "tiny.yaml", place / "lab", pickle.loads((made / "played.pickle").read_bytes())
+    )
 
 
 @pytest.fixture

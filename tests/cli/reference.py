@@ -8,7 +8,10 @@ from typer.main import get_command
 import sweeplab.cli
 
 README = Path(sweeplab.cli.__file__).parent / "README.md"
-BEGIN, END = "<!-- commands: written by tests/cli/reference.py -->\n", "<!-- end of commands -->\n"
+BEGIN, END = (
+    "<!-- commands: written by tests/cli/reference.py -->\n",
+    "<!-- end of commands -->\n",
+)
 
 
 def leaves(command, names=("sweeplab",)):
@@ -25,10 +28,16 @@ def reference():
     """Return the table: a command with its arguments, its sentence, its options."""
     rows = ["| command | what it does | options |", "|---|---|---|"]
     for names, command in leaves(get_command(sweeplab.cli.app)):
-        arguments = [_argument(each) for each in command.params if each.param_type_name == "argument"]
-        options = [f"`{_option(each)}`" for each in command.params if each.param_type_name == "option"]
+        arguments = [
+            _argument(each) for each in command.params if each.param_type_name == "argument"
+        ]
+        options = [
+            f"`{_option(each)}`" for each in command.params if each.param_type_name == "option"
+        ]
         sentence = command.help.partition("\n")[0]
-        rows.append(f"| `{' '.join([*names, *arguments])}` | {sentence} | {' '.join(options)} |")
+        rows.append(
+            f"| `{' '.join([*names, *arguments])}` | {sentence} | {' '.join(options)} |"
+        )
     return "\n".join(rows) + "\n"
 
 

@@ -21,7 +21,12 @@ CHANGES = [
     ("budget:", "bugdet:", "7:1", "did you mean 'budget'?"),
     ("budget:", '"bud\\u2028get":', "7:1", r'unknown key "bud\u2028get"'),
     ("budget:", "constraints: ['n_params <= 1000']\nbudget:", "7:15", "no cell meets"),
-    ("budget:", "constraints: ['n_embd / (n_layer - 1) > 1']\nbudget:", "7:15", "where n_embd is 16"),
+    (
+        "budget:",
+        "constraints: ['n_embd / (n_layer - 1) > 1']\nbudget:",
+        "7:15",
+        "where n_embd is 16",
+    ),
     ("budget:", 'warm_start: ["a\\0.csv"]\nbudget:', "7:14", "'\\x00' is not allowed"),
     ("budget:", "engine: {workers: 100000000000}\nbudget:", "7:19", "from 1 to 65536"),
     ("budget:", "init_from: pipe\nbudget:", "7:12", "there is no checkpoint in"),
@@ -87,7 +92,9 @@ def test_no_room_for_the_checkpoints(refused):
 
 
 @pytest.mark.timeout(300)  # of which reading any of these takes much more
-@pytest.mark.parametrize("words", ["laws fit HOLE.csv", "import-hf HOLE", "plan HOLE.yaml", "plan tiny.yaml"])
+@pytest.mark.parametrize(
+    "words", ["laws fit HOLE.csv", "import-hf HOLE", "plan HOLE.yaml", "plan tiny.yaml"]
+)
 def test_a_file_of_holes_is_not_read(words, cli, folder):
     (folder / "HOLE").mkdir()
     for name in ("HOLE.csv", "HOLE/config.json", "HOLE.yaml", "HOLE.txt"):

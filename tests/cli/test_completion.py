@@ -36,7 +36,9 @@ def words(printed):
 def test_a_study_s_name_is_completed(shell):
     environment = {**os.environ, **asking(shell, "sweeplab show sm")}
     program = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
-    ended = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
+    ended = subprocess.run(
+        program, capture_output=True, text=True, env=environment, check=False
+    )
     assert not ended.stderr and {"small", "small-again"} <= words(ended.stdout)
     assert "wide" not in words(ended.stdout)
 
@@ -60,5 +62,7 @@ def test_only_names_that_a_study_may_have_are_listed(shell, cli, lab):
         assert not said.err and "small-again" in offered and "ran" not in said.out, offered
         assert command != "run" or {"smaller", "smaller.yaml"} <= offered
     assert "ran" not in cli("run").err + cli("list").out + cli("show", "none").err
-    (told,) = (each for each in json.loads(cli("doctor", "--json").out) if HOSTILE in each["found"])
+    (told,) = (
+        each for each in json.loads(cli("doctor", "--json").out) if HOSTILE in each["found"]
+    )
     assert told["verdict"] == "warn"

@@ -39,7 +39,8 @@ def harm(file, damage):
             file.mkdir()
         case "socket":
             here = os.open(file.parent, os.O_RDONLY)
-            with socket.socket(socket.AF_UNIX) as listening:  # whose path may have a hundred characters
+            # Whose path may have a hundred characters.
+            with socket.socket(socket.AF_UNIX) as listening:
                 listening.bind(f"/proc/self/fd/{here}/{file.name}")
             os.close(here)
         case "device":
@@ -74,9 +75,11 @@ def test_a_damaged_file_is_one_line_with_its_cure(name, damage, study, cli):
             assert (said.code, said.err) == (0, ""), words
             continue
         (line,) = said.err.splitlines()
-        if words[0] == "run" and name == RUN:  # the study is complete, and only its report needs the file
+        # The study is complete, and only its report needs the file.
+        if words[0] == "run" and name == RUN:
             assert (said.code, str(file) in line) == (2, True), (said, line)
-            before[study.database] = study.database.read_bytes()  # which knows that it was asked to run
+            # Which knows that it was asked to run.
+            before[study.database] = study.database.read_bytes()
             assert kept(study) == before, "nothing was made in its place"
             continue
         assert (said.code, said.out) == (2, ""), words

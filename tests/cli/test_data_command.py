@@ -18,7 +18,9 @@ def folder(tmp_path, monkeypatch):
     for number, text in enumerate(DOCUMENTS):
         (tmp_path / f"notes/{number}.txt").write_text(text * 9)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    (tmp_path / "labels.csv").write_text("text,label\n" + "".join(f"film {n},{n % 2}\n" for n in range(90)))
+    (tmp_path / "labels.csv").write_text(
+        "text,label\n" + "".join(f"film {n},{n % 2}\n" for n in range(90))
+    )
     (tmp_path / "bins").mkdir()
     (tmp_path / "bins/train.bin").write_bytes(TOKENS.tobytes())
     (tmp_path / "bins/meta.pkl").write_bytes(meta())
@@ -36,11 +38,18 @@ def test_data_are_shown_as_they_are_read(folder, cli):
         assert line in shown.out, shown.out
     read = json.loads(cli("data", "notes", "--json").out)
     assert (read["corpus"], read["n_documents"], len(read["samples"])) == ("text", 60, 3)
-    assert sum(read["splits"].values()) == read["n_characters"] and read["characters_per_token"] == 1
+    assert (
+        sum(read["splits"].values()) == read["n_characters"]
+        and read["characters_per_token"] == 1
+    )
     assert "film 0 → 0" in cli("data", "labels.csv", "--corpus", "labels").out
     assert "vocabulary: meta.pkl" in cli("data", "bins").out
     refused = cli("data", "rows.jsonl", "--field", "contnet")
-    assert refused.code == 2 and "did you mean 'content'?" in refused.err and refused.err.count("\n") == 1
+    assert (
+        refused.code == 2
+        and "did you mean 'content'?" in refused.err
+        and refused.err.count("\n") == 1
+    )
 
 
 @pytest.mark.slow
@@ -56,5 +65,9 @@ def test_a_first_study_is_whole_and_within_its_flops(folder, cli, place):
     planned = json.loads(cli("plan", "studies/mine.yaml", "--json").out)
     assert len(planned["cells"]) == 3
     assert planned["train_flops"] <= 1.1 * FIRST_FLOPS
-    assert all(cell["epochs"] is None and 100 <= cell["max_iters"] <= 5000 for cell in planned["cells"])
-    assert cli("init", "mine", "--data", place).err.startswith("error: studies/mine.yaml: the file exists")
+    assert all(
+        cell["epochs"] is None and 100 <= cell["max_iters"] <= 5000 for cell in planned["cells"]
+    )
+    assert cli("init", "mine", "--data", place).err.startswith(
+        "error: studies/mine.yaml: the file exists"
+    )

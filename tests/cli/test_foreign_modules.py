@@ -42,7 +42,9 @@ def planted(folder):
     for name in ("json", "random", "numpy", "torch", "mlflow", "optuna", "uvicorn", "sweeplab"):
         assert (folder / f"{name}.py").exists(), "what the test is about"
     ran = subprocess.run([sys.executable, "-c", "import json"], cwd=folder, capture_output=True)
-    assert ran.returncode and said.read_text().startswith("json"), "without the safe path they run"
+    assert ran.returncode and said.read_text().startswith("json"), (
+        "without the safe path they run"
+    )
     said.unlink()
     yield folder
     assert not said.exists(), said.read_text()
@@ -73,12 +75,18 @@ def test_no_command_runs_them_nor_what_it_starts(planted, monkeypatch):
         [SCRIPT, "dashboard", "tiny", "--json", "--no-open"], stdout=subprocess.PIPE
     ) as page:
         assert page.stdout
-        address = json.loads(b"".join(page.stdout.readline() for _ in range(3)))["page"].partition("?")[0]
+        address = json.loads(b"".join(page.stdout.readline() for _ in range(3)))[
+            "page"
+        ].partition("?")[0]
         for order, content in (("order", {"order": "resume"}), ("mlflow", {})):
-            asked = urllib.request.Request(f"{address}{order}?study=tiny", json.dumps(content).encode())
+            asked = urllib.request.Request(
+                f"{address}{order}?study=tiny", json.dumps(content).encode()
+            )
             with urllib.request.urlopen(asked, timeout=300) as answer:
                 said = json.loads(answer.read())
-        with urllib.request.urlopen(said["charts"].partition("#")[0] + "/", timeout=300) as answer:
+        with urllib.request.urlopen(
+            said["charts"].partition("#")[0] + "/", timeout=300
+        ) as answer:
             assert b"<title>MLflow</title>" in answer.read()
         wait_until_idle(study)
         page.send_signal(signal.SIGINT)
@@ -101,5 +109,7 @@ def test_python_m_runs_none(planted):
 def test_every_interpreter_is_started_by_one_function():
     package = Path(sweeplab.__file__).parent
     texts = {file: file.read_text(encoding="utf-8") for file in package.rglob("*.py")}
-    assert [file for file, text in texts.items() if "sys.executable" in text] == [package / "processes.py"]
+    assert [file for file, text in texts.items() if "sys.executable" in text] == [
+        package / "processes.py"
+    ]
     assert not [file for file, text in texts.items() if "PYTHONPATH" in text]

@@ -62,7 +62,9 @@ def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli):
     command = ("generate", "pairs", "--prompt", "cat", "--max-new-tokens", "4")
     beams = json.loads(cli(*command, "--beams", "3", "--json").out)["beams"]
     assert [set(beam) for beam in beams] == [{"tokens", "log_probability", "score", "text"}] * 3
-    assert [beam["score"] for beam in beams] == sorted((beam["score"] for beam in beams), reverse=True)
+    assert [beam["score"] for beam in beams] == sorted(
+        (beam["score"] for beam in beams), reverse=True
+    )
     assert cli(*command, "--beams", "3").out == beams[0]["text"] + "\n"
     run_in(runs / "smaller", n_embd=4)
     alone = ("generate", "text", "--prompt", "cat", "--greedy")

@@ -50,7 +50,9 @@ def test_help_imports_nothing_heavy():
 
 def test_there_are_no_more_commands_and_options_than_one_can_know(capsys):
     last = [named(names) for names in commands() if not hasattr(named(names), "commands")]
-    options = [each for command in last for each in command.params if each.param_type_name == "option"]
+    options = [
+        each for command in last for each in command.params if each.param_type_name == "option"
+    ]
     assert len(last) <= MOST_COMMANDS and len(options) <= MOST_OPTIONS
     with pytest.raises(SystemExit):
         ALL(["--help"], prog_name="sweeplab", terminal_width=80)
@@ -59,11 +61,17 @@ def test_there_are_no_more_commands_and_options_than_one_can_know(capsys):
 
 
 def test_every_option_says_what_it_does():
-    parameters = [(names, parameter) for names in commands() for parameter in named(names).params]
-    assert not [(names, each.name) for names, each in parameters if not (each.help or "")[:1].isupper()]
+    parameters = [
+        (names, parameter) for names in commands() for parameter in named(names).params
+    ]
+    assert not [
+        (names, each.name) for names, each in parameters if not (each.help or "")[:1].isupper()
+    ]
 
 
-@pytest.mark.parametrize("wrong", [("--no-such-option",), ("x",) * 9], ids=["option", "arguments"])
+@pytest.mark.parametrize(
+    "wrong", [("--no-such-option",), ("x",) * 9], ids=["option", "arguments"]
+)
 def test_a_wrong_command_line_is_one_line(wrong, cli):
     answers = {}
     for names in commands():
@@ -71,7 +79,9 @@ def test_a_wrong_command_line_is_one_line(wrong, cli):
         if wrong[0] == "x" and any(parameter.nargs < 0 for parameter in named(names).params):
             arguments = ("--lab",)  # any number of arguments is right
         said = cli(*names, *arguments)
-        if (said.code, said.out, said.err.count("\n")) != (2, "", 1) or not said.err.startswith("error: "):
+        if (said.code, said.out, said.err.count("\n")) != (2, "", 1) or not said.err.startswith(
+            "error: "
+        ):
             answers[names] = said
     assert not answers
 
@@ -82,7 +92,10 @@ def examples(names):
 
 def test_every_command_has_an_example():
     last = [names for names in commands() if not hasattr(named(names), "commands")]
-    own = {names: [line for line in examples(names) if line.startswith(" ".join(names))] for names in last}
+    own = {
+        names: [line for line in examples(names) if line.startswith(" ".join(names))]
+        for names in last
+    }
     assert not [names for names, lines in own.items() if not lines]
 
 

@@ -24,7 +24,9 @@ def test_out_and_in_again_it_writes_the_same_text(cli, lab):
     out, again = Path("out"), Path("again")
     assert "GPT2LMHeadModel.from_pretrained('out')" in cli("export-hf", "tiny", "out").out
     assert tuple(sorted(each.name for each in out.iterdir())) == FILES
-    assert cli("import-hf", "out", "--name", "back").out.startswith(f"wrote {lab}/imported/back: decoder, ")
+    assert cli("import-hf", "out", "--name", "back").out.startswith(
+        f"wrote {lab}/imported/back: decoder, "
+    )
     prompt = ("--prompt", "import ", "--max-new-tokens", "20")
     texts = [cli("generate", name, *prompt).out for name in ("tiny", "back")]
     assert texts[0] == texts[1] != ""
@@ -40,17 +42,24 @@ def test_out_and_in_again_it_writes_the_same_text(cli, lab):
         ({"family": "encoder_decoder", "kind": "pairs", **OF_T5}, "the cat"),
         ({"kind": "pairs"}, "the cat"),
         ({"family": "encoder", "kind": "pairs", **OF_BERT}, "the[MASK][MASK]"),
-        ({"family": "encoder_decoder", "block_size": 64, "mask_share": 0.3, **OF_T5}, "the[MASK]cat[MASK]s"),
+        (
+            {"family": "encoder_decoder", "block_size": 64, "mask_share": 0.3, **OF_T5},
+            "the[MASK]cat[MASK]s",
+        ),
     ],
 )
 def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder, changed, prompt):
     run_in(folder / "one", **changed)
-    assert cli("export-hf", "one", "hf").code == cli("import-hf", "hf", "--name", "two").code == 0
+    assert (
+        cli("export-hf", "one", "hf").code == cli("import-hf", "hf", "--name", "two").code == 0
+    )
     texts = [cli("generate", run, "--prompt", prompt, "--greedy").out for run in ("one", "two")]
     assert texts[0] == texts[1] != "\n"
     one, two = (load_checkpoint(folder / each) for each in ("one", "lab/imported/two"))
     assert two.special.items() >= one.special.items()
-    assert [getattr(two.values, name) for name in LAYOUT] == [getattr(one.values, name) for name in LAYOUT]
+    assert [getattr(two.values, name) for name in LAYOUT] == [
+        getattr(one.values, name) for name in LAYOUT
+    ]
 
 
 def test_a_name_that_could_not_be_opened_is_refused(cli, lab):

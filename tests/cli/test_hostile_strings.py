@@ -49,7 +49,9 @@ def test_every_argument_and_option(cli, folder, words):
         if "--lab" not in options and any("--lab" in each.opts for each in parameters):
             options += ["--lab", "lab"]
         given = [
-            NAME if each is hostile else "tiny" for each in arguments if each is hostile or each.required
+            NAME if each is hostile else "tiny"
+            for each in arguments
+            if each is hostile or each.required
         ]
         checked(cli(*words.split(), *options, "--", *given))
     for wrong in ((*words.split(), f"--{NAME}"), (NAME,)):
@@ -87,12 +89,21 @@ def test_a_plugin_cannot_rewrite_the_question_about_it(cli, folder):
 
 def test_files_of_a_lab(cli, lab):
     study = StudyFolder(lab, "tiny")
-    for file in (file for suffix in ("json", "jsonl", "log") for file in study.path.rglob(f"*.{suffix}")):
+    for file in (
+        file for suffix in ("json", "jsonl", "log") for file in study.path.rglob(f"*.{suffix}")
+    ):
         text = file.read_text()
         for word in ("complete", "cpu", "gelu", "python-docs", "char"):
             text = text.replace(json.dumps(word), json.dumps(word + TEXT))
         file.write_text(f"{TEXT}\n{text}" if file.suffix == ".log" else text)
-    commands = ("list", "show tiny", "show tiny --trials", "best tiny", "watch tiny --log", "watch tiny")
+    commands = (
+        "list",
+        "show tiny",
+        "show tiny --trials",
+        "best tiny",
+        "watch tiny --log",
+        "watch tiny",
+    )
     for words in (*commands, "doctor tiny", "export tiny", "diff tiny tiny"):
         checked(cli(*words.split()))
 
@@ -100,7 +111,16 @@ def test_files_of_a_lab(cli, lab):
 def test_generated_text_keeps_its_lines_and_tabs(cli, folder):
     letters = CharTokenizer("".join(sorted({*TEXT, *"\n\tab"})))
     run = run_in(folder / "run", letters, block_size=64)
-    command = ("generate", run, "--prompt", "ab\n\ta", "--max-new-tokens", "60", "--temperature", "2")
+    command = (
+        "generate",
+        run,
+        "--prompt",
+        "ab\n\ta",
+        "--max-new-tokens",
+        "60",
+        "--temperature",
+        "2",
+    )
     said, plain = cli(*command), cli(*command, "--json")
     assert "ab\n\ta" in checked(said) and "\\" in said.out
     assert _STEERS.search(json.loads(plain.out)["text"]) and checked(plain)
@@ -112,5 +132,7 @@ def test_no_encoding_of_a_stream_lets_them_through(encoding):
     program = "from sweeplab.cli.printing import open_streams; open_streams(); import typer; "
     program += "typer.echo('a\\x1b]0;t\\x07b'); typer.echo('c\\x1b]d', err=True)"
     settings = {**os.environ, "PYTHONIOENCODING": encoding}
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, env=settings, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, env=settings, check=True
+    )
     assert b"\x1b" not in ended.stdout + ended.stderr and ended.stdout == b"a\\x1b]0;t\\x07b\n"

@@ -33,8 +33,15 @@ def test_the_table_has_every_row_whole(cli):
     assert [row["name"] for row in rows] == [*TABLE]
     for row in rows:
         same = TABLE[row["name"]]
-        assert (row["meaning"], row["allowed"], row["unit"]) == (same.meaning, same.allowed, same.unit)
-        assert same.check(row["sample"]) == same.sample and same.check(row["default"]) == same.default
+        assert (row["meaning"], row["allowed"], row["unit"]) == (
+            same.meaning,
+            same.allowed,
+            same.unit,
+        )
+        assert (
+            same.check(row["sample"]) == same.sample
+            and same.check(row["default"]) == same.default
+        )
 
 
 def test_it_writes_beside_you_or_into_studies_and_over_a_file_by_force(cli, folder):
@@ -48,10 +55,18 @@ def test_it_writes_beside_you_or_into_studies_and_over_a_file_by_force(cli, fold
 def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(cli, folder):
     rows = "| dropout | a lot |\n| n_layer | 0 |\n| n_kv_head | 3 |\n| epochs | 2 |\n| max_iters | 1M |\n"
     (folder / "table.md").write_text(VALUES + rows)
-    said = cli("init", "mine", "--table", "table.md", "--search", "learning_rate, eps").err.splitlines()
-    assert (folder / "mine.yaml").read_text().startswith("".join(f"# {line}\n" for line in said))
+    said = cli(
+        "init", "mine", "--table", "table.md", "--search", "learning_rate, eps"
+    ).err.splitlines()
+    assert (
+        (folder / "mine.yaml").read_text().startswith("".join(f"# {line}\n" for line in said))
+    )
     spec = read_study(folder / "mine.yaml")
-    assert (spec.fixed["n_embd"], spec.fixed["betas"], spec.fixed["epochs"]) == (128, (0.9, 0.99), 2)
+    assert (spec.fixed["n_embd"], spec.fixed["betas"], spec.fixed["epochs"]) == (
+        128,
+        (0.9, 0.99),
+        2,
+    )
     assert {*spec.search} == {"learning_rate", "eps"}
     for at, name in {
         4: "n_layes",
@@ -61,14 +76,23 @@ def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(cli, folder
         9: "n_kv_head",
         11: "max_iters",
     }.items():
-        assert [line for line in said if line.startswith(f"table.md: line {at}: ") and name in line], said
+        assert [
+            line for line in said if line.startswith(f"table.md: line {at}: ") and name in line
+        ], said
     assert "did you mean 'n_layer'?" in said[0]
 
 
 def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(cli, folder):
     (folder / "table.md").write_text(RANGES)
     said = cli(
-        "init", "mine", "--table", "table.md", "--grid", "n_layer=1,2,4", "--grid", "d_model=64,128"
+        "init",
+        "mine",
+        "--table",
+        "table.md",
+        "--grid",
+        "n_layer=1,2,4",
+        "--grid",
+        "d_model=64,128",
     ).err
     spec = read_study(folder / "mine.yaml")
     assert spec.grid == {"n_layer": [1, 2, 4], "n_embd": [64, 128]}

@@ -21,7 +21,9 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder, table):
     def verified(*arguments):
         return json.loads(cli("laws", "verify", *arguments, "--json").out)
 
-    said = cli("laws", "predict", table, *COLUMNS, *AT, "--tuned", "each", "--count", "params=total")
+    said = cli(
+        "laws", "predict", table, *COLUMNS, *AT, "--tuned", "each", "--count", "params=total"
+    )
     assert (said.code, said.err) == (0, "")
     (entry,) = read_ledger(folder / "lab" / "ledger.jsonl")
     predicted = entry.forecast["predicted"]
@@ -33,7 +35,9 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder, table):
 
     head, *rows = table.read_text().splitlines(keepends=True)
     # Where the rows stand, and what other rows have come, does not matter.
-    (folder / "later.csv").write_text("".join([head, f"2e8,4e9,{TRUE}\n", "1e9,1e9,3.0\n", *reversed(rows)]))
+    (folder / "later.csv").write_text(
+        "".join([head, f"2e8,4e9,{TRUE}\n", "1e9,1e9,3.0\n", *reversed(rows)])
+    )
     found = verified("--against", "later.csv")
     (scored,) = found["forecasts"]
     assert (scored["state"], scored["held"]) == ("scored", True)
@@ -54,7 +58,11 @@ def test_a_changed_line_and_a_wrong_name_are_refused(cli, folder, table):
     ledger.write_bytes(changed)
     for command in (verify, (*seal, "--at", "params=3e8,tokens=4e9", "--seal")):
         said = cli(*command)
-        assert (said.code, said.out, said.err.count("\n")) == (2, "", 1) and "line 1 was changed" in said.err
+        assert (said.code, said.out, said.err.count("\n")) == (
+            2,
+            "",
+            1,
+        ) and "line 1 was changed" in said.err
 
 
 GROWING = """\
@@ -80,7 +88,10 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder):
     assert late["late"].startswith("its run n_embd=8,max_iters=20/0/0 started at ")
     sealed = json.loads(cli(*seal, "--targets", whole).out)["sealed"]
     counted = [each["run"]["cells"] for each in sealed if not each["late"]]
-    assert counted == [[f"n_embd={width},max_iters=160"] for width in (8, 12, 16, 24)] and len(sealed) == 16
+    assert (
+        counted == [[f"n_embd={width},max_iters=160"] for width in (8, 12, 16, 24)]
+        and len(sealed) == 16
+    )
     assert "its run has not started" in cli("laws", "verify", "growing").out
     assert cli("run", whole).code == 0
     found = json.loads(cli("laws", "verify", "growing", "--json").out)
@@ -90,9 +101,14 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder):
     for each in scored:
         (cell,) = each["forecast"]["run"]["cells"]
         (end,) = (runs / cell).glob("*/end.json")
-        assert each["loss"] == pytest.approx(json.loads(end.read_text())["best_whole_val_loss"], rel=1e-12)
+        assert each["loss"] == pytest.approx(
+            json.loads(end.read_text())["best_whole_val_loss"], rel=1e-12
+        )
         # Tokens span less than a decade: the law identifies no loss, and the interval alone stands.
-        assert each["forecast"]["predicted"]["verdict"]["verdict"] == "interval only" and each["held"]
+        assert (
+            each["forecast"]["predicted"]["verdict"]["verdict"] == "interval only"
+            and each["held"]
+        )
     # The same forecasts sealed again, now that the runs have ended, do not count.
     cli(*seal, "--targets", whole)
     again = json.loads(cli("laws", "verify", "growing", "--json").out)

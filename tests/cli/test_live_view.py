@@ -54,7 +54,9 @@ def drawn(tmp_path_factory):
 @pytest.mark.parametrize("n_running", [1, 3, 40])
 def test_it_fits_and_no_loss_is_cut(n_running, lines, columns, drawn):
     events = [
-        RunEvaluated(cell="n_layer=1,n_embd=8", trial=trial, seed=0, iteration=at, val_loss=loss)
+        RunEvaluated(
+            cell="n_layer=1,n_embd=8", trial=trial, seed=0, iteration=at, val_loss=loss
+        )
         for trial in range(n_running)
         for at, loss in ((10, 3.25), (20, 3.5 - trial / 8))
     ]
@@ -71,7 +73,9 @@ def test_it_fits_and_no_loss_is_cut(n_running, lines, columns, drawn):
 @pytest.mark.slow
 def test_in_a_terminal(finished):
     played, frames = finished.played, finished.played.screen.frames
-    assert frames[0].startswith("reading ") and all(len(frame.splitlines()) < 30 for frame in frames)
+    assert frames[0].startswith("reading ") and all(
+        len(frame.splitlines()) < 30 for frame in frames
+    )
     for said in ("tiny: starting", "4 of 4 trials", "updating tracking and writing the report"):
         assert any(said in frame for frame in frames)
     # The view is gone, the cursor is back, and what is left is how it ended.
@@ -80,7 +84,13 @@ def test_in_a_terminal(finished):
     assert rows == ["reading", "tiny", "best", "law", "check", "next", "open"]
 
 
-SET = "max_iters=1000000", "compile=false", "patience=null", "save_interval=1000", "eval_interval=500"
+SET = (
+    "max_iters=1000000",
+    "compile=false",
+    "patience=null",
+    "save_interval=1000",
+    "eval_interval=500",
+)
 LONG = [word for text in SET for word in ("-o", text)]
 
 
@@ -90,11 +100,17 @@ def trains(screen):
 
 def check_idle(folder):
     """Check that no process works in the folder, and tracking has no run as running."""
-    commands = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
-    assert not [each for each in commands if "sweeplab.sweep.worker" in each and str(folder) in each]
+    commands = [
+        " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])
+    ]
+    assert not [
+        each for each in commands if "sweeplab.sweep.worker" in each and str(folder) in each
+    ]
     client = Tracked(folder / "lab", "tiny").client
     experiment = client.get_experiment_by_name("tiny")
-    assert "RUNNING" not in {run.info.status for run in client.search_runs([experiment.experiment_id])}
+    assert "RUNNING" not in {
+        run.info.status for run in client.search_runs([experiment.experiment_id])
+    }
 
 
 @pytest.mark.slow
@@ -103,7 +119,8 @@ def test_a_signal_puts_the_runs_away_and_the_study_goes_on(sent, folder, finishe
     (folder / "tiny.yaml").write_text(finished.file.read_text())
     conditions = [trains, lambda screen: "stopping" in screen.text]
     signals = [
-        (condition, signal.Signals[f"SIG{each}"]) for condition, each in zip(conditions, sent, strict=False)
+        (condition, signal.Signals[f"SIG{each}"])
+        for condition, each in zip(conditions, sent, strict=False)
     ]
     played = play(["run", "tiny.yaml", *LONG], folder, signals=signals)
     assert played.code == 130 and "Traceback" not in played.raw

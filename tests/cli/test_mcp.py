@@ -36,7 +36,11 @@ def tools(folder):
     (outside / "secret.txt").write_text("name,number\nAda,1\n" * 99)
     (outside / "runs.csv").write_text(TABLE)
     (outside / "tiny.yaml").write_text(STUDY)
-    links = {"linked.txt": "secret.txt", "linked.csv": "runs.csv", "linked_study.yaml": "tiny.yaml"}
+    links = {
+        "linked.txt": "secret.txt",
+        "linked.csv": "runs.csv",
+        "linked_study.yaml": "tiny.yaml",
+    }
     for name, target in links.items():
         (inside / name).symlink_to(outside / target)
     os.chdir(inside)
@@ -54,12 +58,18 @@ def test_without_the_extra_it_says_what_to_install(cli, monkeypatch):
 
 
 REFUSED = [
-    *(("plan", {"file": f"{name}.yaml"}, "out of reach") for name in ("reads", "climbs", "starts", "linked")),
+    *(
+        ("plan", {"file": f"{name}.yaml"}, "out of reach")
+        for name in ("reads", "climbs", "starts", "linked")
+    ),
     *(
         ("run", {"file": name}, "out of reach")
         for name in ("../outside/tiny.yaml", "/etc/passwd", "linked_study.yaml")
     ),
-    *(("laws", {"source": name}, "out of reach") for name in ("linked.csv", "small,../outside/runs.csv")),
+    *(
+        ("laws", {"source": name}, "out of reach")
+        for name in ("linked.csv", "small,../outside/runs.csv")
+    ),
     ("show", {"name": "../../outside"}, "out of reach"),
     ("show", {"name": "a\0b"}, "no path"),
     ("run", {"file": "code.yaml"}, "is code that would run here"),
@@ -100,7 +110,10 @@ def test_a_tool_returns_what_its_command_prints(cli, finished, folder):
             cli("study", name, "tiny", "--json", "--lab", finished.lab).out
         )
     said = cli("laws", "predict", "tiny", "--at", "n_embd=32", "--json", "--lab", finished.lab)
-    assert tools.call("predict", {"source": "tiny", "at": "n_embd=32"}).keys() == json.loads(said.out).keys()
+    assert (
+        tools.call("predict", {"source": "tiny", "at": "n_embd=32"}).keys()
+        == json.loads(said.out).keys()
+    )
 
 
 @pytest.mark.slow
@@ -115,7 +128,10 @@ def test_an_agent_plans_runs_and_reads_a_study(folder):
 
     async def main():
         program = mcp.StdioServerParameters(
-            command=sys.executable, args=["-m", "sweeplab", "mcp"], cwd=folder, env=dict(os.environ)
+            command=sys.executable,
+            args=["-m", "sweeplab", "mcp"],
+            cwd=folder,
+            env=dict(os.environ),
         )
         # By default the SDK writes to what was standard error when it was imported, which an earlier test may close.
         talk = mcp.stdio_client(program, errlog=sys.__stderr__)
@@ -123,7 +139,9 @@ def test_an_agent_plans_runs_and_reads_a_study(folder):
             listed = (await client.list_tools()).tools
             assert [tool.name for tool in listed] == [*TOOLS]
             assert all(tool.description for tool in listed)
-            assert [tool.name for tool in listed if not tool.input_schema["properties"]] == ["list"]
+            assert [tool.name for tool in listed if not tool.input_schema["properties"]] == [
+                "list"
+            ]
 
             async def call(tool, /, **arguments):
                 answer = await client.call_tool(tool, arguments)
@@ -140,9 +158,13 @@ def test_an_agent_plans_runs_and_reads_a_study(folder):
             assert [cell["cell"] for cell in planned["cells"]] == ["n_embd=8", "n_embd=16"]
             assert "out of reach" in await refused("plan", file="/etc/passwd")
             typo = await refused("run", file="typo.yaml")
-            assert typo.startswith(f"{Path('typo.yaml')}:3:") and "did you mean 'n_layer'?" in typo
+            assert (
+                typo.startswith(f"{Path('typo.yaml')}:3:") and "did you mean 'n_layer'?" in typo
+            )
             started = await call("run", file="tiny", override=["max_iters=30"], name="short")
-            assert started["study"] == "short" and started["watch"].startswith("sweeplab watch short")
+            assert started["study"] == "short" and started["watch"].startswith(
+                "sweeplab watch short"
+            )
             while (shown := await call("show", name="short"))["state"] != "finished":
                 assert shown["state"] in ("running", "ending")
                 await anyio.sleep(1)
@@ -150,7 +172,9 @@ def test_an_agent_plans_runs_and_reads_a_study(folder):
             best = await call("best", name="short")
             assert best["values"]["max_iters"] == 30 and Path(best["runs"][0]).is_dir()
             assert "is not running" in await refused("stop", name="short")
-            added = await call("enqueue", name="short", values=["learning_rate=2e-3", "n_embd=8"])
+            added = await call(
+                "enqueue", name="short", values=["learning_rate=2e-3", "n_embd=8"]
+            )
             assert added["trials"] == [{"cell": "n_embd=8", "trial": 2}]
             assert Path((await call("report", name="short"))["report"]).is_file()
             more = await call("extend", name="short", trials_per_cell="3")

@@ -27,7 +27,9 @@ def test_a_trained_run_is_traced_and_drawn(cli, finished):
     likely = [token["probability"] for token in found["next"][0]]
     assert sum(likely) == pytest.approx(1.0) and likely == sorted(likely, reverse=True)
     drawn = json.loads(cli("trace", *asked, "--page", "page.html", "--json").out)
-    assert Path(drawn["page"]).read_text().count('class="figure"') == len(drawn["attention"]) == 1
+    assert (
+        Path(drawn["page"]).read_text().count('class="figure"') == len(drawn["attention"]) == 1
+    )
     assert drawn["attention"][0]["keys"] == list("The␣print")
 
 

@@ -57,7 +57,10 @@ def test_by_public_ways_its_runs_are_sent_again(lab, finished, cli, monkeypatch)
 @pytest.mark.usefixtures("workers_here")
 def test_the_study_goes_on_and_sends_no_run_again(lab, finished, cli):
     def sent():
-        return {(path, path.stat().st_mtime_ns) for path in lab.glob("studies/tiny/runs/*/*/shipped")}
+        return {
+            (path, path.stat().st_mtime_ns)
+            for path in lab.glob("studies/tiny/runs/*/*/shipped")
+        }
 
     before = sent()
     changes = ("-o", "budget.trials_per_cell=3", "--lab", lab, "--quiet")

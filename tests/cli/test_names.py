@@ -27,7 +27,9 @@ def test_a_study_is_named_by_name_or_by_file(cli, finished, folder, monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["show", "best --cell n_embd=8", "watch", "report --page sweep"])
+@pytest.mark.parametrize(
+    "words", ["show", "best --cell n_embd=8", "watch", "report --page sweep"]
+)
 def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(words, cli, lab):
     studies = lab / "studies"
     shutil.copytree(studies / "tiny", studies / "another")

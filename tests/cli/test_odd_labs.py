@@ -13,15 +13,27 @@ from cli.conftest import STUDY, carried_out
 from sweeplab.records.folders import StudyFolder
 
 ODD = "l?a#b%20c {x}@é&="
-READING = ("list", "show tiny", "watch tiny --log", "watch tiny", "best tiny", "doctor", "doctor tiny")
+READING = (
+    "list",
+    "show tiny",
+    "watch tiny --log",
+    "watch tiny",
+    "best tiny",
+    "doctor",
+    "doctor tiny",
+)
 
 
 @pytest.mark.slow
 def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder):
     (folder / "tiny.yaml").write_text(STUDY)
-    said = cli("run", "tiny.yaml", "--lab", ODD, "-o", "n_embd=8", "-o", "budget.trials_per_cell=1")
+    said = cli(
+        "run", "tiny.yaml", "--lab", ODD, "-o", "n_embd=8", "-o", "budget.trials_per_cell=1"
+    )
     assert said.code == 0 and "Traceback" not in said.err, said.err
-    assert (folder / ODD / "mlflow.db").exists() and (folder / ODD / "studies/tiny/trials.db").exists()
+    assert (folder / ODD / "mlflow.db").exists() and (
+        folder / ODD / "studies/tiny/trials.db"
+    ).exists()
     (row,) = json.loads(cli("list", "--lab", ODD, "--json").out)
     assert (row["done"], row["planned"]) == (1, 1)
     assert "runs in MLflow: 1" in cli("doctor", "tiny", "--lab", ODD).out
@@ -45,13 +57,16 @@ def read_only(lab):
     for each in everything:
         each.chmod(each.stat().st_mode & ~0o222)
     yield lab
-    for each in filter(Path.exists, everything):  # a log goes with the last who reads the database
+    # A log goes with the last who reads the database.
+    for each in filter(Path.exists, everything):
         each.chmod(each.stat().st_mode | 0o700)
 
 
 def said_by(commands, folder):
     """Run commands so that a file's mode binds them: root has to give up two capabilities."""
-    before = [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    before = (
+        [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    )
     if before and not shutil.which("setpriv"):
         pytest.skip("modes do not bind root, and there is no setpriv")
     said = carried_out([f"{each} --lab lab" for each in commands], folder, before)
@@ -66,7 +81,9 @@ def test_a_lab_that_may_only_be_read_is_read(read_only):
     for each, (code, text) in said.items():
         bad = [line for line in text.splitlines() if line.startswith("bad")]
         if each.startswith("doctor"):
-            assert len(bad) == 1 and bad[0].split()[1] == "lab" and "Permission denied" in bad[0]
+            assert (
+                len(bad) == 1 and bad[0].split()[1] == "lab" and "Permission denied" in bad[0]
+            )
         else:
             assert code == 0, (each, text)
     assert re.search(r"tiny +finished +4/4 ", said["list"][1])
@@ -77,7 +94,10 @@ def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only):
     commands = ("enqueue tiny learning_rate=1e-3", "extend tiny --trials-per-cell 3 --no-run")
     commands += ("rm tiny --yes", "resume tiny", "report tiny")
     for command, (code, text) in said_by(commands, read_only.parent).items():
-        assert code == 2 and text.startswith("error: ") and text.count("\n") == 1, (command, text)
+        assert code == 2 and text.startswith("error: ") and text.count("\n") == 1, (
+            command,
+            text,
+        )
         assert re.search("Permission denied|may only be read", text), (command, text)
 
 
@@ -85,11 +105,18 @@ def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli
     study = StudyFolder(lab, "tiny")
     with study.held("busy"):
         assert cli("show", "tiny").code == 0
-        study.lock_file.write_text("node7\nanother-boot")  # as a machine sees it that has the same disk
+        # As a machine sees it that has the same disk.
+        study.lock_file.write_text("node7\nanother-boot")
         for words in ("list", "show tiny", "pause tiny", "watch tiny --log"):
             said = cli(*words.split())
-            assert (said.code, said.out) == (2, "") and "study tiny is run on node7" in said.err, words
-        checks = {each["name"]: each["found"] for each in json.loads(cli("doctor", "tiny", "--json").out)}
+            assert (said.code, said.out) == (
+                2,
+                "",
+            ) and "study tiny is run on node7" in said.err, words
+        checks = {
+            each["name"]: each["found"]
+            for each in json.loads(cli("doctor", "tiny", "--json").out)
+        }
         assert "is run on node7" in checks["storage"]
     assert cli("show", "tiny").code == 0
 
@@ -100,7 +127,9 @@ def disk(finished, tmp_path):
     place = tmp_path / "disk"
     place.mkdir()
     # Other tests of this process may have left pages of several megabytes in the lab.
-    size = 24 * 2**20 + sum(file.stat().st_size for file in finished.lab.rglob("*") if file.is_file())
+    size = 24 * 2**20 + sum(
+        file.stat().st_size for file in finished.lab.rglob("*") if file.is_file()
+    )
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
     made = subprocess.run(mount, capture_output=True, text=True)
     if made.returncode:
@@ -110,7 +139,9 @@ def disk(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_on_a_full_disk_what_is_whole_is_read_and_nobody_is_told_to_move_it(cli, finished, disk):
+def test_on_a_full_disk_what_is_whole_is_read_and_nobody_is_told_to_move_it(
+    cli, finished, disk
+):
     lab, filler, trash = disk / "lab", disk / "filler", disk / "lab/trash/old"
     shutil.copytree(finished.lab, lab)
     trash.mkdir(parents=True)
@@ -121,7 +152,10 @@ def test_on_a_full_disk_what_is_whole_is_read_and_nobody_is_told_to_move_it(cli,
 
     reading = [each for each in READING if each not in ("list", "doctor")]
     before = {each: on_disk(each) for each in reading}
-    with filler.open("wb", buffering=0) as stream, pytest.raises(OSError, match="No space left"):
+    with (
+        filler.open("wb", buffering=0) as stream,
+        pytest.raises(OSError, match="No space left"),
+    ):
         while True:
             stream.write(bytes(4096))
     for command in reading:
@@ -131,7 +165,11 @@ def test_on_a_full_disk_what_is_whole_is_read_and_nobody_is_told_to_move_it(cli,
         else:
             assert (said.code, said.out) == (before[command].code, before[command].out), command
     extend = "extend tiny --trials-per-cell 4 --no-run"
-    for command in (extend, "enqueue tiny learning_rate=1e-3", f"run {finished.file} --name new"):
+    for command in (
+        extend,
+        "enqueue tiny learning_rate=1e-3",
+        f"run {finished.file} --name new",
+    ):
         said = on_disk(command)
         assert said.code in (1, 2) and said.err.count("\n") == 1, said
         assert f"may be deleted: {lab / 'trash'}" in said.err and "move" not in said.err, said

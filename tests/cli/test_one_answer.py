@@ -28,7 +28,10 @@ STUDY = {
     "pruner": "none",
     "engine": {"workers": 1},
 }
-SIZES = {"grid": {"n_embd": [8, 16, 24]}, "fixed": {k: v for k, v in SHORT.items() if k != "n_embd"}}
+SIZES = {
+    "grid": {"n_embd": [8, 16, 24]},
+    "fixed": {k: v for k, v in SHORT.items() if k != "n_embd"},
+}
 METRIC = """\
 from sweeplab.plugins import metric
 
@@ -41,9 +44,18 @@ ENDED = {
     "finished": (SIZES, "finished"),
     "one-size": ({}, "finished"),
     "two-seeds": ({"seeds": [0, 1]}, "finished"),
-    "wild": ({"search": {"learning_rate": {"min": 1e6, "max": 1e7, "log": True}}}, "all diverged"),
-    "cut": ({"fixed": LONG, "budget": {"trials_per_cell": 3, "time": "6s"}}, "stopped at its budget"),
-    "maximized": ({"plugins": ["hits.py"], "objective": {"metric": "hits", "goal": "maximize"}}, "finished"),
+    "wild": (
+        {"search": {"learning_rate": {"min": 1e6, "max": 1e7, "log": True}}},
+        "all diverged",
+    ),
+    "cut": (
+        {"fixed": LONG, "budget": {"trials_per_cell": 3, "time": "6s"}},
+        "stopped at its budget",
+    ),
+    "maximized": (
+        {"plugins": ["hits.py"], "objective": {"metric": "hits", "goal": "maximize"}},
+        "finished",
+    ),
 }
 
 
@@ -71,7 +83,9 @@ def check_answers(folder, state, cli):
     (best_live,) = [run for run in live["runs"] if run["key"] == live["best"]]
     for each in (best, tools.call("best", {"name": name}), best_live):
         assert (each["cell"], each["trial"]) == (chosen.cell, chosen.trial)
-    assert {rows[0]["best_value"], best["value"], shown["best"]["value"], study.best_value} == {chosen.loss}
+    assert {rows[0]["best_value"], best["value"], shown["best"]["value"], study.best_value} == {
+        chosen.loss
+    }
 
 
 def check_pages(folder):
@@ -103,7 +117,9 @@ def wait_for(study, begins):
 def test_every_place_says_the_same_of_nine_studies(cli, folder):
     Path("hits.py").write_text(METRIC)
     for name, (changed, _) in ENDED.items():
-        sweeplab.make_study(name, lab="lab", allow_plugins=True, **STUDY | changed).run(progress=False)
+        sweeplab.make_study(name, lab="lab", allow_plugins=True, **STUDY | changed).run(
+            progress=False
+        )
     lab = folder / "lab"
     for name, (_, state) in ENDED.items():
         check_answers(StudyFolder(lab, name), state, cli)
@@ -125,7 +141,9 @@ def test_every_place_says_the_same_of_nine_studies(cli, folder):
     check_answers(study.folder, "interrupted", cli)
 
     once = sweeplab.open_study("one-size", lab)
-    assert "would be enqueued" in cli("enqueue", "one-size", "learning_rate=5e-4", "--dry-run").out
+    assert (
+        "would be enqueued" in cli("enqueue", "one-size", "learning_rate=5e-4", "--dry-run").out
+    )
     check_answers(once.folder, "finished", cli)
     once.enqueue(learning_rate=5e-4)
     check_answers(once.folder, "waiting", cli)

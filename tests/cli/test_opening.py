@@ -18,12 +18,15 @@ def test_every_name_of_a_run_opens_it(finished, folder):
     (run,) = (each.path for each in best.runs)
     key = f"tiny/{run.parent.name}/{run.name}"
     shutil.copytree(run / "best", folder / "mine")
-    shutil.copytree(run / "best", folder / "downloaded" / "checkpoint")  # as MLflow's artifacts are
+    # As MLflow's artifacts are.
+    shutil.copytree(run / "best", folder / "downloaded" / "checkpoint")
     run_id = sweeplab.open_study("tiny", finished.lab).best.run_id
     texts = ["tiny", f"tiny/{best.cell}", key, "mine", f"{folder}/mine", "downloaded", run_id]
     opened = [open_run(text, finished.lab) for text in texts]
     assert [each.run_id for each in opened] == [key, key, key, *texts[3:]]
-    assert all(each.values.replace(seed=0) == best.start.values.replace(seed=0) for each in opened)
+    assert all(
+        each.values.replace(seed=0) == best.start.values.replace(seed=0) for each in opened
+    )
     assert all(each.facts == opened[0].facts for each in opened)
 
 
@@ -53,7 +56,9 @@ def test_a_checkpoint_that_is_missing_or_damaged(lab):
     checkpoint = lab / "studies/tiny/runs/n_embd=8/0-0/best"
     (tensors,) = checkpoint.glob("*.safetensors")
     tensors.write_bytes(b"")
-    refusal("tiny/n_embd=8/0-0", lab, "run tiny/n_embd=8/0-0 cannot be opened: .* its hash differs")
+    refusal(
+        "tiny/n_embd=8/0-0", lab, "run tiny/n_embd=8/0-0 cannot be opened: .* its hash differs"
+    )
     shutil.rmtree(checkpoint)
     refusal("tiny/n_embd=8/0-0", lab, "run tiny/n_embd=8/0-0 kept no checkpoint; track: ")
 

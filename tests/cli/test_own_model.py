@@ -54,15 +54,23 @@ def test_a_study_of_a_module_is_killed_continued_and_used(cli, folder):
         weights, facts = read_checkpoint(ours.path / "last", "model")
         whole, _ = read_checkpoint(theirs.path / "last", "model")
         assert all(torch.equal(weights[name], whole[name]) for name in whole), ours.path
-        assert facts["values"]["gate"] in ("gelu", "silu") and facts["values"]["mlp_ratio"] in (2, 4)
+        assert facts["values"]["gate"] in ("gelu", "silu") and facts["values"]["mlp_ratio"] in (
+            2,
+            4,
+        )
     sizes = {run.read_start().facts["n_params"] for run in ends["mine"]}
     assert len(sizes) >= 2 and all(run.read_end().state == "complete" for run in ends["mine"])
 
     best = json.loads(cli("best", "mine", "--json").out)
     assert {*best["sampled"]} == {"learning_rate", "mlp_ratio", "gate"}
-    written = cli("generate", "mine", "--prompt", "The ", "--max-new-tokens", "30", "--seed", "1")
+    written = cli(
+        "generate", "mine", "--prompt", "The ", "--max-new-tokens", "30", "--seed", "1"
+    )
     assert written.code == 0 and len(written.out) > 30
     found = json.loads(cli("evaluate", "mine", "--json").out)
     assert found["measures"]["val_loss"] == pytest.approx(best["value"], rel=1e-5)
     refused = cli("trace", "mine", "--prompt", "The ")
-    assert refused.code == 2 and "a trace shows a transformer's parts, and model nanogpt" in refused.err
+    assert (
+        refused.code == 2
+        and "a trace shows a transformer's parts, and model nanogpt" in refused.err
+    )

@@ -33,7 +33,10 @@ def test_every_block_runs(cli, folder):
                 assert said.code == 0, (line, said.err)
         else:
             exec(compile(text, "OWN.md", "exec"), names)
-    assert names["result"].status == "complete" and 0 <= names["sums"].trials()["best_hits"].max() <= 1
+    assert (
+        names["result"].status == "complete"
+        and 0 <= names["sums"].trials()["best_hits"].max() <= 1
+    )
     assert len({*names["mine"].trials()["n_params"]}) == 2
     assert [*names["stepped"].trials()["state"]] == ["complete"] * 6
     again = names["again"]
@@ -58,7 +61,9 @@ def test_every_block_for_agents_runs_and_returns_what_it_says(cli, folder):
     (_, file), (_, commands) = BLOCK.findall(page)
     (folder / "first.yaml").write_text(file)
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)
-    keys = {command: re.findall(r"`([\w.[\]]+)`", text.partition("; ")[0]) for command, text in rows}
+    keys = {
+        command: re.findall(r"`([\w.[\]]+)`", text.partition("; ")[0]) for command, text in rows
+    }
     assert len(keys) == 8 and all(keys.values())
     for line in commands.splitlines():
         _, *words = shlex.split(line)
@@ -66,5 +71,7 @@ def test_every_block_for_agents_runs_and_returns_what_it_says(cli, folder):
         assert said.code == 0, (line, said.err)
         word = words[1] if words[0] in ("study", "laws") else words[0]
         if "--json" in words and word in keys:
-            assert not [key for key in keys.pop(word) if not held(json.loads(said.out), key)], line
+            assert not [key for key in keys.pop(word) if not held(json.loads(said.out), key)], (
+                line
+            )
     assert not keys

@@ -39,7 +39,11 @@ def place(folder, lab):
 def for_people(place):
     """Return the files that commands write for people, with the times when they were written."""
     files = contents(place / "out") | contents(place / "lab")
-    return {file: time for file, time in files.items() if {"out", "report", "reports"} & {*file.parts}}
+    return {
+        file: time
+        for file, time in files.items()
+        if {"out", "report", "reports"} & {*file.parts}
+    }
 
 
 @pytest.mark.slow
@@ -60,7 +64,8 @@ def test_no_command_writes_through_a_link(cli, place: Path, command: str) -> Non
         file.unlink()
         # The file's own name, with nothing behind it yet.
         victims[file] = place.parent / f"{place.name}-{number}"
-        if command != "init mine --output out/mine.yaml":  # without --force nothing may be there
+        # Without --force nothing may be there.
+        if command != "init mine --output out/mine.yaml":
             file.symlink_to(victims[file])
     again = cli(*command.split())
     assert again.code == 0, again.err
@@ -93,12 +98,19 @@ def test_no_folder_of_a_lab_leads_out_of_it(cli, place, name):
     victim.mkdir(exist_ok=True)
     link.symlink_to(victim / link.name if is_file else victim)
     before = {file: file.read_bytes() for file in contents(victim)}
-    commands = ("extend tiny --trials-per-cell 4 --no-run", "resume tiny", "run tiny --detach", "report tiny")
+    commands = (
+        "extend tiny --trials-per-cell 4 --no-run",
+        "resume tiny",
+        "run tiny --detach",
+        "report tiny",
+    )
     refusals = 0
     for words in (*commands, "diff tiny tiny --page", "rename tiny c --yes"):
         said = cli(*words.split())
         assert said.code in (0, 1, 2, 130) and "Traceback" not in said.err, (words, said)
-        refusals += said.code > 0 and ("leads out of" in said.err or "symbolic link" in said.err)
+        refusals += said.code > 0 and (
+            "leads out of" in said.err or "symbolic link" in said.err
+        )
         assert {file: file.read_bytes() for file in contents(victim)} == before, (words, said)
     assert refusals or (is_file and not link.is_symlink())
 
@@ -111,7 +123,16 @@ def test_lines_are_not_added_through_a_link(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine\n"
 
 
-WRITING = {"write_text", "write_bytes", "touch", "copyfile", "copy2", "save_file", "write_html", "savefig"}
+WRITING = {
+    "write_text",
+    "write_bytes",
+    "touch",
+    "copyfile",
+    "copy2",
+    "save_file",
+    "write_html",
+    "savefig",
+}
 READING = {"read_text", "read_bytes"}
 # What these write, and read, lies in a temporary folder that they have just made, which only this user may enter.
 INTO_OWN_FOLDERS = {
@@ -136,13 +157,22 @@ def users(source, names, modes):
             continue
         called = node.func.attr if is_method else getattr(node.func, "id", "")
         at = 0 if is_method else 1
-        given = [*node.args[at : at + 1], *(each.value for each in node.keywords if each.arg == "mode")]
-        texts = [
-            each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        given = [
+            *node.args[at : at + 1],
+            *(each.value for each in node.keywords if each.arg == "mode"),
         ]
-        if not given and (not is_method or any(each.arg == "encoding" for each in node.keywords)):
+        texts = [
+            each.value
+            for each in given
+            if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        ]
+        if not given and (
+            not is_method or any(each.arg == "encoding" for each in node.keywords)
+        ):
             texts = ["r"]
-        opens = called == "open" and any(len(text) <= 3 and {*text} & {*modes} for text in texts)
+        opens = called == "open" and any(
+            len(text) <= 3 and {*text} & {*modes} for text in texts
+        )
         if opens or (is_method and called in names):
             found.append(f"{node.lineno}: {ast.unparse(node)}")
     return found
@@ -158,7 +188,8 @@ def test_files_are_opened_in_one_module(names, modes, exempt):
     """It follows no link to write, and waits for no pipe to read."""
     package = Path(sweeplab.__file__).parent
     found = {
-        file.relative_to(package).as_posix(): users(file, names, modes) for file in package.rglob("*.py")
+        file.relative_to(package).as_posix(): users(file, names, modes)
+        for file in package.rglob("*.py")
     }
     assert found.pop("files.py"), "it finds them"
     assert {name: calls for name, calls in found.items() if calls and name not in exempt} == {}

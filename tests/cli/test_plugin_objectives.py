@@ -45,11 +45,20 @@ engine: {workers: 1}
 """
 ALLOWED = "--allow-plugins"
 TAGS = [
-    {"tokens": [f"{'ab'[at % 2]}{at}", "c"], "tags": [("even", "odd")[at % 2], "end"]} for at in range(200)
+    {"tokens": [f"{'ab'[at % 2]}{at}", "c"], "tags": [("even", "odd")[at % 2], "end"]}
+    for at in range(200)
 ]
-SCORES = [{"sentence1": f"{'ab'[at % 2]}{at}", "sentence2": f"c{at}", "score": at % 2} for at in range(200)]
+SCORES = [
+    {"sentence1": f"{'ab'[at % 2]}{at}", "sentence2": f"c{at}", "score": at % 2}
+    for at in range(200)
+]
 QUESTIONS = [
-    {"question": "where?", "context": f"{'a' * (at % 3)}B{at}", "answer": "B", "answer_start": at % 3}
+    {
+        "question": "where?",
+        "context": f"{'a' * (at % 3)}B{at}",
+        "answer": "B",
+        "answer_start": at % 3,
+    }
     for at in range(200)
 ]
 
@@ -61,7 +70,9 @@ def write(folder, name, text, rows, plugin):
 
 
 def write_kinds(folder, plugin, corpus, rows):
-    study = STUDY.replace("PLUGIN", plugin).replace("CORPUS", corpus).replace("FILE", "kinds.jsonl")
+    study = (
+        STUDY.replace("PLUGIN", plugin).replace("CORPUS", corpus).replace("FILE", "kinds.jsonl")
+    )
     write(folder, "kinds", study, rows, plugin)
 
 
@@ -69,9 +80,36 @@ def write_kinds(folder, plugin, corpus, rows):
 @pytest.mark.parametrize(
     ("plugin", "corpus", "rows", "unit", "measures", "best", "text", "said"),
     [
-        ("tagging", "tags", TAGS, "nats/tag", {"accuracy", "f1"}, "accuracy", "b7 c", ["odd", "end"]),
-        ("similarity", "scores", SCORES, "squared error", {"pearson", "spearman"}, "pearson", "b7\tc7", 1),
-        ("answers", "questions", QUESTIONS, "nats/answer", {"exact_match", "f1"}, "f1", "where?\taB7", "B"),
+        (
+            "tagging",
+            "tags",
+            TAGS,
+            "nats/tag",
+            {"accuracy", "f1"},
+            "accuracy",
+            "b7 c",
+            ["odd", "end"],
+        ),
+        (
+            "similarity",
+            "scores",
+            SCORES,
+            "squared error",
+            {"pearson", "spearman"},
+            "pearson",
+            "b7\tc7",
+            1,
+        ),
+        (
+            "answers",
+            "questions",
+            QUESTIONS,
+            "nats/answer",
+            {"exact_match", "f1"},
+            "f1",
+            "where?\taB7",
+            "B",
+        ),
     ],
 )
 def test_a_plugin_is_trained_measured_and_used(
@@ -79,7 +117,10 @@ def test_a_plugin_is_trained_measured_and_used(
 ):
     write_kinds(folder, plugin, corpus, rows)
     refused = cli("run", "kinds.yaml")
-    assert refused.code == 2 and "is code that would run here; allowed: --allow-plugins" in refused.err
+    assert (
+        refused.code == 2
+        and "is code that would run here; allowed: --allow-plugins" in refused.err
+    )
     assert cli("run", "kinds.yaml", "--quiet", ALLOWED).code == 0
     found = json.loads(cli("evaluate", "kinds", ALLOWED, "--json").out)
     assert found["measures"].keys() == {"val_loss"} | measures and found["measures"][best] > 0.9
@@ -101,7 +142,10 @@ def test_a_plugin_is_trained_measured_and_used(
 def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder, monkeypatch):
     """Both answers are as likely in the pairs, and the preferences choose one."""
     prompts = [f"is {at}?" for at in range(300)]
-    pairs = [{"source": each, "target": ("yes", "no")[at // 2 % 2]} for at, each in enumerate(prompts)]
+    pairs = [
+        {"source": each, "target": ("yes", "no")[at // 2 % 2]}
+        for at, each in enumerate(prompts)
+    ]
     preferences = [{"prompt": each, "chosen": "yes", "rejected": "no"} for each in prompts]
     write(folder, "pairs", PAIRS, pairs, "preference")
     write(folder, "preferences", PREFERENCES, preferences, "preference")
@@ -111,26 +155,40 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder, monkeypa
             "fixed.batch_size=7",
             "batch_size / grad_accum is a multiple of what objective needs (preference: 2)",
         ),
-        ("init_from=null", "init_from names the trained run that objective preference starts from"),
-        ("fixed.objective=pairs", "objective is preference, because corpus preferences has preferences"),
+        (
+            "init_from=null",
+            "init_from names the trained run that objective preference starts from",
+        ),
+        (
+            "fixed.objective=pairs",
+            "objective is preference, because corpus preferences has preferences",
+        ),
         ("search.beta={min: 0, max: 1}", "allowed: a number, above 0"),
     ):
         refused = cli("plan", "preferences.yaml", ALLOWED, "-o", change)
-        assert refused.code == 2 and why in refused.err and refused.err.count("\n") == 1, refused.err
+        assert refused.code == 2 and why in refused.err and refused.err.count("\n") == 1, (
+            refused.err
+        )
     assert cli("run", "preferences.yaml", "--quiet", ALLOWED).code == 0
     best = json.loads(cli("best", "preferred", "--json").out)
     assert {*best["sampled"]} == {"learning_rate", "beta"} and best["value"] < 0.4
     found = json.loads(cli("evaluate", "preferred", ALLOWED, "--json").out)["measures"]
     assert found["reward_accuracy"] == 1.0 and found["reward_margin"] > 1
-    assert found["val_loss"] == pytest.approx(best["value"], rel=1e-4) and found["val_loss"] < math.log(2)
+    assert found["val_loss"] == pytest.approx(best["value"], rel=1e-4) and found[
+        "val_loss"
+    ] < math.log(2)
     asked = ("generate", "preferred", ALLOWED, "--seed", "1", "--prompt")
     assert {cli(*asked, each).out.strip() for each in prompts[:6]} == {"yes"}
-    said = json.loads(cli("predict", "preferred", "is 1?\tyes", "is 1?\tno", ALLOWED, "--json").out)["texts"]
+    said = json.loads(
+        cli("predict", "preferred", "is 1?\tyes", "is 1?\tno", ALLOWED, "--json").out
+    )["texts"]
     assert said[0]["log_probability"] > said[1]["log_probability"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(folder / "lab"))
     tracked = mlflow.search_runs(search_all_experiments=True)
     exact = tracked["tags.sweeplab.searched"].dropna().map(json.loads)
-    betas = {run.read_start().values.beta for run in find_study(folder / "lab", "preferred").runs()}
+    betas = {
+        run.read_start().values.beta for run in find_study(folder / "lab", "preferred").runs()
+    }
     assert {searched["beta"] for searched in exact if "beta" in searched} == betas
 
 
@@ -151,7 +209,11 @@ def test_what_a_plugin_trained_is_shown_without_it_and_used_with_it_alone(cli, f
     for command in ("show kinds", "best kinds", "list", "report kinds", "doctor kinds"):
         said(*command.split())
     refused = said("predict", "kinds", "a1\tc1", code=2)
-    assert "uses the objective 'similarity'" in refused and ALLOWED in refused and refused.count("\n") == 1
+    assert (
+        "uses the objective 'similarity'" in refused
+        and ALLOWED in refused
+        and refused.count("\n") == 1
+    )
     said("extend", "kinds", "--trials-per-cell", "4", "--no-run")
     assert ALLOWED in said("resume", "kinds", code=2)
     assert said("predict", "kinds", "a1\tc1", ALLOWED)

@@ -35,10 +35,16 @@ def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder, monkey
     best = json.loads(cli("best", "kinds", "--json").out)
     assert best["commands"]["generate"].startswith("sweeplab predict kinds TEXT")
     found = json.loads(cli("evaluate", "kinds", "--json").out)["measures"]
-    assert found.keys() == {"val_loss", "accuracy", "f1"} and found["accuracy"] == found["f1"] == 1.0
+    assert (
+        found.keys() == {"val_loss", "accuracy", "f1"}
+        and found["accuracy"] == found["f1"] == 1.0
+    )
     (folder / "texts.txt").write_text("b7\n\n")
     said = json.loads(cli("predict", "kinds", "a1", "--file", "texts.txt", "--json").out)
-    assert [(each["text"], each["label"]) for each in said["texts"]] == [("a1", "0"), ("b7", "1")]
+    assert [(each["text"], each["label"]) for each in said["texts"]] == [
+        ("a1", "0"),
+        ("b7", "1"),
+    ]
     head, row = cli("predict", "kinds", "a1").out.splitlines()
     assert head.split() == ["label", "probability", "text"] and row.split()[::2] == ["0", "a1"]
     refused = cli("generate", "kinds", "--prompt", "a")
@@ -54,12 +60,20 @@ def test_a_language_model_says_how_probable_a_text_is(cli, finished):
     run = open_run("tiny", finished.lab)
     size, text = run.values.block_size, "the value of the expression"
     for asked in (text[: size + 1], text):
-        (said,) = json.loads(cli("predict", "tiny", asked, "--json", "--lab", finished.lab).out)["texts"]
-        assert "".join(token["token"] for token in said["tokens"]) == asked[1:], "each but the first, once"
+        (said,) = json.loads(
+            cli("predict", "tiny", asked, "--json", "--lab", finished.lab).out
+        )["texts"]
+        assert "".join(token["token"] for token in said["tokens"]) == asked[1:], (
+            "each but the first, once"
+        )
         total = sum(token["log_probability"] for token in said["tokens"])
         loss = pytest.approx(-total / len(asked[1:]))
         assert said["log_probability"] == pytest.approx(total)
-        for found in (said["loss"], math.log(said["perplexity"]), said["bits_per_byte"] * math.log(2)):
+        for found in (
+            said["loss"],
+            math.log(said["perplexity"]),
+            said["bits_per_byte"] * math.log(2),
+        ):
             assert found == loss
     table = cli("predict", "tiny", "the", "of it", "--lab", finished.lab).out.splitlines()
     assert [line.split()[4:] for line in table[1:]] == [["the"], ["of", "it"]]
@@ -67,6 +81,8 @@ def test_a_language_model_says_how_probable_a_text_is(cli, finished):
 
 @pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
 def test_each_token_of_a_target_is_predicted_once(family, tmp_path):
-    run = Run.of(load_checkpoint(run_in(tmp_path / "run", kind="pairs", family=family, block_size=8)))
+    run = Run.of(
+        load_checkpoint(run_in(tmp_path / "run", kind="pairs", family=family, block_size=8))
+    )
     (said,) = run.predict(["abc\tde"])
     assert [token["token"] for token in said["tokens"]] == ["d", "e", "<eos>"]

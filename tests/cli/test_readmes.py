@@ -50,7 +50,11 @@ READMES = sorted(
     for folder in ("", "sweeplab", "studies", "dashboards", "tests")
     for path in (REPOSITORY / folder).glob("**/README.md" if folder else "README.md")
 )
-TRAINS, SERVES, CLUSTER = {"run", "confirm"}, {"dashboard", "ui", "watch"}, {"--engine", "storage"}
+TRAINS, SERVES, CLUSTER = (
+    {"run", "confirm"},
+    {"dashboard", "ui", "watch"},
+    {"--engine", "storage"},
+)
 # What the short study has in place of what small.yaml says: the same rooms, seconds instead of minutes.
 SHORT = {
     "corpus: python-source": "corpus: python-docs",
@@ -85,7 +89,9 @@ def items(text):
         if block is None and line.startswith("```"):
             block = Item(line.removeprefix("```"), number)
         elif block is None:
-            yield from (Item("inline", number, [code]) for code in re.findall(r"`([^`]+)`", line))
+            yield from (
+                Item("inline", number, [code]) for code in re.findall(r"`([^`]+)`", line)
+            )
         elif line == "```":
             yield block
             block = None
@@ -118,7 +124,9 @@ def check_shown(shown, printed):
             expected += r"(?:.*\n)*?"
             continue
         for piece in re.split(f"({'|'.join(ANY)})", " ".join(line.split())):
-            expected += next((by for kind, by in ANY.items() if re.fullmatch(kind, piece)), re.escape(piece))
+            expected += next(
+                (by for kind, by in ANY.items() if re.fullmatch(kind, piece)), re.escape(piece)
+            )
         expected += r"\n"
     if shown[-1] != "…":
         expected += r"\s*\Z"
@@ -145,10 +153,21 @@ def short(tmp_path_factory):
         assert text.count(before) == 1, before
         text = text.replace(before, after)
     (folder / "studies/small.yaml").write_text(text, "utf-8")
-    blocks = (item for item in items((REPOSITORY / "README.md").read_text("utf-8")) if item.kind == "sh")
-    first = next(words for words, _ in commands(next(blocks).lines) if words[0] == "sweeplab")[1:]
+    blocks = (
+        item
+        for item in items((REPOSITORY / "README.md").read_text("utf-8"))
+        if item.kind == "sh"
+    )
+    first = next(words for words, _ in commands(next(blocks).lines) if words[0] == "sweeplab")[
+        1:
+    ]
     out = io.StringIO()
-    with workers_here(), chdir(folder), redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
+    with (
+        workers_here(),
+        chdir(folder),
+        redirect_stdout(out),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setattr(sys, "argv", ["sweeplab", *first])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -189,9 +208,10 @@ class Page:
             folder = Path()
             for name in map(Path, re.findall(r"[\w/]+\.(?:py|yaml)\b", "\n".join(item.lines))):
                 folder = folder if name.parent == Path() else name.parent
-                assert any((REPOSITORY / base / folder / name.name).exists() for base in ("", "sweeplab")), (
-                    name
-                )
+                assert any(
+                    (REPOSITORY / base / folder / name.name).exists()
+                    for base in ("", "sweeplab")
+                ), name
 
     def _inline(self, item):
         code = item.lines[0].removeprefix("time ")
@@ -218,7 +238,10 @@ class Page:
 
     def _python(self, item):
         known = {*PANELS}
-        exec(compile("\n" * item.line + "\n".join(item.lines), str(self.path), "exec"), self.namespace)
+        exec(
+            compile("\n" * item.line + "\n".join(item.lines), str(self.path), "exec"),
+            self.namespace,
+        )
         for name in {*PANELS} - known:
             assert sweeplab.open_study("small").plot(name).data
             del PANELS[name]
@@ -244,9 +267,15 @@ class Page:
         for word in words:
             name, _, test = word.partition("::")
             if re.fullmatch(r"[\w/]+(\.py|/\w+)", name) and "NAME" not in name:
-                found = [REPOSITORY / base / name for base in bases if (REPOSITORY / base / name).exists()]
+                found = [
+                    REPOSITORY / base / name
+                    for base in bases
+                    if (REPOSITORY / base / name).exists()
+                ]
                 assert found, f"{name} does not exist"
-                assert not test or f" {test.partition('::')[0]}" in found[0].read_text("utf-8"), word
+                assert not test or f" {test.partition('::')[0]}" in found[0].read_text(
+                    "utf-8"
+                ), word
 
     def _sweeplab(self, words, shown):
         kinds = {*words[:2]}
@@ -334,10 +363,16 @@ def test_every_key_is_read_in_the_shape_shown():
 def test_every_panel_and_option_is_documented_and_there_is_no_other():
     headings = ("Panels of the runs", "Panels of the points", "Panels of a sweep's trials")
     shared, known = {"law", "delta", "metric", "log", "params"}, set()
-    for name, _, options in (row for heading in headings for row in documented("dashboards", heading)):
+    for name, _, options in (
+        row for heading in headings for row in documented("dashboards", heading)
+    ):
         panel = PANELS[name.strip("`")]
         known.add(panel.name)
-        told = {word for code in re.findall(r"`([^`]+)`", options) for word in re.findall(r"^\w+", code)}
+        told = {
+            word
+            for code in re.findall(r"`([^`]+)`", options)
+            for word in re.findall(r"^\w+", code)
+        }
         takes = {*options_of(panel.name).model_fields} - {"title", "width"}
         assert told <= takes and takes - told <= shared, name
     assert known == {*PANELS}

@@ -190,9 +190,15 @@ def place(finished, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "message"), REFUSED, ids=[command[:60] for command, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("command", "message"), REFUSED, ids=[command[:60] for command, _ in REFUSED]
+)
 def test_it_is_one_line_and_nothing_is_changed(
-    command: str, message: str, cli: Callable[..., Said], place: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    message: str,
+    cli: Callable[..., Said],
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(place)
     before = contents(place)

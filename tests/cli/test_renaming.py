@@ -38,13 +38,17 @@ def assert_agrees(lab, before):
     assert names == {"other/n_embd=8", "other/n_embd=16"}
     runs = Tracked(lab, "other").runs()
     places = sorted((run.cell, run.trial) for run in runs)
-    assert places == sorted((f"n_embd={n}", i) for n in (8, 16) for i in (0, 1)), "each run once"
+    assert places == sorted((f"n_embd={n}", i) for n in (8, 16) for i in (0, 1)), (
+        "each run once"
+    )
     client = connect(lab, tracking_uri(lab))
     assert client.get_experiment_by_name("tiny") is None
     parent = client.get_run(client.get_run(runs[0].run_id).data.tags["mlflow.parentRunId"])
     tags = (parent.data.tags[f"sweeplab.{name}"] for name in ("study", "key"))
     assert {parent.info.run_name, *tags} == {"other"}
-    checks = [each for each in examine(lab, study) if each.name in ("storage", "runs", "agreement")]
+    checks = [
+        each for each in examine(lab, study) if each.name in ("storage", "runs", "agreement")
+    ]
     assert {each.verdict for each in checks} == {"ok"}, checks
 
 
@@ -66,7 +70,9 @@ def test_the_same_command_finishes_a_removal_that_was_killed(lab, cli, monkeypat
     killed_before("rename", lab, monkeypatch, studies.remove_study)
     assert cli("rm", "tiny", "--yes").code == 0
     assert connect(lab, tracking_uri(lab)).get_experiment_by_name("tiny") is None
-    assert not StudyFolder(lab, "tiny").path.exists() and len(list((lab / "trash").iterdir())) == 1
+    assert (
+        not StudyFolder(lab, "tiny").path.exists() and len(list((lab / "trash").iterdir())) == 1
+    )
 
 
 def test_a_removal_that_mlflow_does_not_take_leaves_the_study(lab, cli, monkeypatch):

@@ -11,7 +11,18 @@ from cli.conftest import carried_out
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_two_studies_are_compared(cli, finished, lab):
-    ran = cli("study", "run", finished.file, "--lab", lab, "--name", "longer", "-o", "max_iters=40", "--json")
+    ran = cli(
+        "study",
+        "run",
+        finished.file,
+        "--lab",
+        lab,
+        "--name",
+        "longer",
+        "-o",
+        "max_iters=40",
+        "--json",
+    )
     assert ran.code == 0, ran.err
     said = cli("diff", "tiny", "longer", "--page", "--lab", lab)
     assert (said.code, said.err) == (0, "")
@@ -19,7 +30,9 @@ def test_two_studies_are_compared(cli, finished, lab):
     assert page == lab / "reports" / "tiny+longer" / "compare.html"
     report = json.loads(page.with_suffix(".json").read_text())
     assert report["answers"][0].startswith("longer against tiny: ")
-    trials = json.loads(re.search(r'<script[^>]*id="trials"[^>]*>(.*?)</script>', page.read_text(), re.S)[1])
+    trials = json.loads(
+        re.search(r'<script[^>]*id="trials"[^>]*>(.*?)</script>', page.read_text(), re.S)[1]
+    )
     assert {each["study"] for each in trials} == {"tiny", "longer"}
 
 

@@ -47,10 +47,16 @@ def test_a_cells_best_trains_again_to_the_same_bits(case, cli, folder):
     assert cli("run", "best.yaml").code == 0
     name = f"tiny-n_embd32-{best['trial']}"
     again, before = ([*StudyFolder(folder / "lab", each).runs()] for each in (name, "tiny"))
-    assert {run.read_end().value for run in again} == {best["value"]} and len(again) == len(best["seeds"])
+    assert {run.read_end().value for run in again} == {best["value"]} and len(again) == len(
+        best["seeds"]
+    )
     seen = [run for run in before if str(run.path) in best["runs"]]
     curves = [
-        sorted((point.iteration, point.val_loss, point.train_loss) for run in runs for point in run.points())
+        sorted(
+            (point.iteration, point.val_loss, point.train_loss)
+            for run in runs
+            for point in run.points()
+        )
         for runs in (seen, again)
     ]
     assert curves[0] == curves[1]
@@ -61,7 +67,11 @@ def test_a_cells_best_trains_again_to_the_same_bits(case, cli, folder):
 
 
 def test_a_study_starts_from_another(cli, finished, lab, folder):
-    text = finished.file.read_text().replace("name: tiny", "name: next").replace("[8, 16]", "[16, 24]")
+    text = (
+        finished.file.read_text()
+        .replace("name: tiny", "name: next")
+        .replace("[8, 16]", "[16, 24]")
+    )
     (folder / "next.yaml").write_text(text.replace("grid:", "warm_start: [tiny]\ngrid:"))
     planned = cli("plan", "next.yaml").out
     assert "warm start: 2 trials of tiny\n" in planned and "no cell has n_embd=8" in planned

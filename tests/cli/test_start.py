@@ -16,7 +16,9 @@ def hears():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("imported", ["sweeplab.errors", "typer.main", "sweeplab.cli.study.manage"])
+@pytest.mark.parametrize(
+    "imported", ["sweeplab.errors", "typer.main", "sweeplab.cli.study.manage"]
+)
 def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported):
     command = [sys.executable, "-X", "importtime", "-m", "sweeplab", "study", "list"]
     for _ in range(20):
@@ -38,8 +40,19 @@ def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["run tiny", "resume tiny", "confirm tiny", "watch tiny"])
-def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finished, command: str) -> None:
-    words = ["-X", "importtime", "-m", "sweeplab", "study", *command.split(), "--lab", str(finished.lab)]
+def test_the_first_line_comes_before_anything_slow_is_imported(
+    finished: Finished, command: str
+) -> None:
+    words = [
+        "-X",
+        "importtime",
+        "-m",
+        "sweeplab",
+        "study",
+        *command.split(),
+        "--lab",
+        str(finished.lab),
+    ]
     terminal, end = pty.openpty()
     with (
         subprocess.Popen([sys.executable, *words], stderr=end) as process,
@@ -69,8 +82,13 @@ def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finishe
 def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(
     finished: Finished, command: str, slow: set[str]
 ) -> None:
-    words = [*command.split(), *(["--lab", str(finished.lab)] if "hyper" not in command else [])]
+    words = [
+        *command.split(),
+        *(["--lab", str(finished.lab)] if "hyper" not in command else []),
+    ]
     code = f"import sys; sys.argv = ['sweeplab', *{words!r}]\nfrom sweeplab.cli import main\ntry: main()\n"
     code += f"finally: print(*sorted({slow!r} & {{*sys.modules}}), file=sys.stderr)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert (run.returncode, run.stderr.strip()) == (0, ""), run.stdout

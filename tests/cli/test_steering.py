@@ -51,23 +51,38 @@ def undo(cli, *commands):
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_run_takes_the_values_of_its_file_and_resume_those_that_were_extended(cli, finished, lab, folder):
+def test_a_run_takes_the_values_of_its_file_and_resume_those_that_were_extended(
+    cli, finished, lab, folder
+):
     file = shutil.copy(finished.file, folder / "tiny.yaml")
 
     def went_on(*words):
         assert cli(*words).code == 0
         shown = json.loads(cli("study", "show", "tiny", "--json").out)
         assert shown["state"] == "finished"
-        return {cell["cell"]: cell["complete"] for cell in shown["cells"]}, shown["trials_per_cell"]
+        return {cell["cell"]: cell["complete"] for cell in shown["cells"]}, shown[
+            "trials_per_cell"
+        ]
 
     assert cli("study", "extend", "tiny", "--trials-per-cell", "3", "--no-run").code == 0
     assert went_on("resume", "tiny") == ({"n_embd=8": 3, "n_embd=16": 3}, 3)
-    assert went_on("run", file) == ({"n_embd=8": 3, "n_embd=16": 3}, 2), "totals: nothing is added"
-    added = ("-o", "budget.trials_per_cell=4", "--grid", "n_embd=8,24", "-o", "track.snapshots=1")
+    assert went_on("run", file) == ({"n_embd=8": 3, "n_embd=16": 3}, 2), (
+        "totals: nothing is added"
+    )
+    added = (
+        "-o",
+        "budget.trials_per_cell=4",
+        "--grid",
+        "n_embd=8,24",
+        "-o",
+        "track.snapshots=1",
+    )
     assert went_on("run", file, *added)[0] == {"n_embd=8": 4, "n_embd=24": 4, "n_embd=16": 3}
     assert went_on("run", file)[1] == 2, "-o is for one run"
     changed = cli("study", "run", file, "-o", "max_iters=40")
-    assert changed.code == 2 and "fixed.max_iters is 40 and was 20" in changed.err, "this is asked"
+    assert changed.code == 2 and "fixed.max_iters is 40 and was 20" in changed.err, (
+        "this is asked"
+    )
 
 
 @pytest.mark.usefixtures("workers_here")
@@ -125,7 +140,10 @@ def long(folder):
 def test_a_running_study_is_steered_from_other_processes(long, cli, folder):
     process, study = long
     first, second, third = (study.run("all", trial, 0) for trial in range(3))
-    for words, why in (("resume long", "running and not paused"), ("rm long --yes", "sweeplab stop long")):
+    for words, why in (
+        ("resume long", "running and not paused"),
+        ("rm long --yes", "sweeplab stop long"),
+    ):
         assert why in cli(*words.split()).err
 
     assert cli("pause", "long").code == 0
@@ -145,14 +163,21 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder):
     wait_for(third.read_end)
     assert third.read_end().state == "stopped"
 
-    is_shown = [(lambda screen: "#0 " in screen.text and "1000000" in screen.text, signal.SIGINT)]
+    is_shown = [
+        (lambda screen: "#0 " in screen.text and "1000000" in screen.text, signal.SIGINT)
+    ]
     watched = play(["watch", "long"], folder, signals=is_shown)
-    assert watched.code == 0 and "long continues; sweeplab stop long stops it" in watched.screen.text
+    assert (
+        watched.code == 0
+        and "long continues; sweeplab stop long stops it" in watched.screen.text
+    )
     assert process.poll() is None
 
     pipe = subprocess.PIPE
     followers = [
-        subprocess.Popen([*PROGRAM, "watch", "long", *words], stdout=pipe, stderr=pipe, text=True)
+        subprocess.Popen(
+            [*PROGRAM, "watch", "long", *words], stdout=pipe, stderr=pipe, text=True
+        )
         for words in ([], ["--log"])
     ]
     assert "long: 1 of 2 trials" in followers[0].stderr.readline()
@@ -164,7 +189,9 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder):
     assert "trial: all trial 2 stopped, val_loss" in logged
     for said in (watched, (folder / "said.txt").read_text()):
         assert "long   interrupted: " in said
-    assert "next   sweeplab resume long\n" in said, "with the options of `run` it would undo the extension"
+    assert "next   sweeplab resume long\n" in said, (
+        "with the options of `run` it would undo the extension"
+    )
     assert Commands.open(study).state.status == "interrupted"
     assert cli("stop", "long").code == 2
 
@@ -184,7 +211,10 @@ def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder):
     try:
         assert os.getsid(process.pid) == process.pid and study.is_run
         twice = detached()
-        assert (twice.returncode, twice.stderr.count("\n")) == (2, 1) and "is running" in twice.stderr
+        assert (twice.returncode, twice.stderr.count("\n")) == (
+            2,
+            1,
+        ) and "is running" in twice.stderr
         wait_for(lambda: any(run.points() for run in study.runs()))
         assert cli("stop", "long").code == 0
         wait_for(lambda: not study.is_run)
@@ -194,7 +224,10 @@ def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder):
             process.kill()
     (folder / "long.yaml").write_text(LONG.replace("batch_size: 4", "batch_size: none"))
     wrong = detached()
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "batch_size" in wrong.stderr
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (
+        2,
+        1,
+    ) and "batch_size" in wrong.stderr
 
 
 FRAGILE = """\
@@ -212,7 +245,9 @@ def fragile(model, batches, record):
 def test_failed_trials_do_not_count_and_the_study_goes_on(cli, folder):
     (folder / "parts.py").write_text(FRAGILE)
     text = LONG.replace("1000000", "20").replace("eval_interval: 50", "eval_interval: 10")
-    (folder / "long.yaml").write_text(f"{text}plugins: [parts.py]\nobjective: {{metric: fragile}}\n")
+    (folder / "long.yaml").write_text(
+        f"{text}plugins: [parts.py]\nobjective: {{metric: fragile}}\n"
+    )
     (folder / "bad").touch()
     assert cli("run", "long.yaml", "--allow-plugins").code == 1
     study = StudyFolder(folder / "lab", "long")

@@ -53,14 +53,20 @@ def commands(name, file, folder, lab):
     meant, found = {"NAME": name, "FILE": str(file), "FOLDER": str(folder)}, []
     for line in COMMANDS.replace("\n", "|").strip("|").split("|"):
         words = [meant.get(word, word) for word in line.split()]
-        found.append(shlex.join(words if line.startswith(WITHOUT_LAB) else [*words, "--lab", str(lab)]))
+        found.append(
+            shlex.join(words if line.startswith(WITHOUT_LAB) else [*words, "--lab", str(lab)])
+        )
     return found
 
 
 def test_every_command_is_tried():
-    known = {" ".join(names[1:]) for names, _ in leaves(get_command(sweeplab.cli.app))} - {*SERVES}
+    known = {" ".join(names[1:]) for names, _ in leaves(get_command(sweeplab.cli.app))} - {
+        *SERVES
+    }
     tried = commands("NAME", "FILE", "FOLDER", "lab")
-    assert {name for name in known if not any(f"{each} ".startswith(f"{name} ") for each in tried)} == set()
+    assert {
+        name for name in known if not any(f"{each} ".startswith(f"{name} ") for each in tried)
+    } == set()
 
 
 # ------------------------------------------------------------------ addresses
@@ -101,11 +107,19 @@ def home(tmp_path):
     home = tmp_path / "home"
     (home / ".ray").mkdir(parents=True)
     (home / ".ray" / "auth_token").write_text("hidden")
-    for name, text in ((".netrc", "default login me password hidden\n"), (".pgpass", "*:*:*:*:hidden\n")):
+    for name, text in (
+        (".netrc", "default login me password hidden\n"),
+        (".pgpass", "*:*:*:*:hidden\n"),
+    ):
         (home / name).write_text(text)
         (home / name).chmod(0o600)
     words = dict.fromkeys(("PGPASSWORD", "MLFLOW_TRACKING_TOKEN", "RAY_AUTH_TOKEN"), "hidden")
-    return {"HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "RAY_AUTH_MODE": "token", **words}
+    return {
+        "HOME": str(home),
+        "XDG_STATE_HOME": str(home / "state"),
+        "RAY_AUTH_MODE": "token",
+        **words,
+    }
 
 
 def foreign(finished, folder, kind, at):
@@ -140,19 +154,33 @@ def foreign(finished, folder, kind, at):
             text = text.replace("fixed: {", "fixed: {wandb_project: theirs, ")
             for place in (folder, lab, study.path):
                 (place / "wandb").mkdir()
-                (place / "wandb" / "settings").write_text(f"[default]\nbase_url = http://{at}\n")
+                (place / "wandb" / "settings").write_text(
+                    f"[default]\nbase_url = http://{at}\n"
+                )
         case "storage":
-            study.storage_file.write_text(f"postgresql+psycopg://{at}/db?options=-csearch_path%3D%22x%22")
+            study.storage_file.write_text(
+                f"postgresql+psycopg://{at}/db?options=-csearch_path%3D%22x%22"
+            )
         case "service":
             study.storage_file.write_text("lab:x")
             host, _, port = at.partition(":")
             (lab / "postgres" / "data").mkdir(parents=True)
-            lines = ["[sweeplab]", f"host={host}", f"port={port}", "user=sweeplab", "password=known"]
-            (lab / "postgres" / "service.conf").write_text("\n".join([*lines, "dbname=postgres"]))
+            lines = [
+                "[sweeplab]",
+                f"host={host}",
+                f"port={port}",
+                "user=sweeplab",
+                "password=known",
+            ]
+            (lab / "postgres" / "service.conf").write_text(
+                "\n".join([*lines, "dbname=postgres"])
+            )
         case "artifacts":
             with closing(sqlite3.connect(lab / "mlflow.db")) as connection:
                 connection.execute("UPDATE runs SET artifact_uri = ?", [f"http://{at}/a"])
-                connection.execute("UPDATE experiments SET artifact_location = ?", [f"http://{at}/a"])
+                connection.execute(
+                    "UPDATE experiments SET artifact_location = ?", [f"http://{at}/a"]
+                )
                 connection.commit()
     study.canonical_file.write_text(json.dumps(document))
     (folder / "tiny.yaml").write_text(text)
@@ -170,7 +198,9 @@ NAMED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NAMED)
-def test_no_command_contacts_an_address_that_only_a_file_names(kind, finished, listener, home, tmp_path):
+def test_no_command_contacts_an_address_that_only_a_file_names(
+    kind, finished, listener, home, tmp_path
+):
     """Not one byte, whatever names it: a study file, the lab's copy of it, its storage, its MLflow."""
     lab = foreign(finished, tmp_path, kind, listener.at)
     (tmp_path / "hf").mkdir()
@@ -196,7 +226,14 @@ def test_no_command_contacts_an_address_that_only_a_file_names(kind, finished, l
     ],
 )
 def test_an_address_that_the_environment_names_is_contacted(
-    kind: str, variable: str, address: str, command: str, finished, listener: Listener, home, tmp_path: Path
+    kind: str,
+    variable: str,
+    address: str,
+    command: str,
+    finished,
+    listener: Listener,
+    home,
+    tmp_path: Path,
 ) -> None:
     """So the listener hears: the test above can fail."""
     lab = foreign(finished, tmp_path, kind, listener.at)
@@ -211,7 +248,9 @@ def test_an_address_that_the_environment_names_is_contacted(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # of MLflow
-def test_nothing_is_sent_where_a_database_beside_the_file_says(finished, listener, home, tmp_path):
+def test_nothing_is_sent_where_a_database_beside_the_file_says(
+    finished, listener, home, tmp_path
+):
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{tmp_path / 'runs.db'}"
@@ -235,7 +274,9 @@ def test_a_storage_is_no_file_elsewhere(cli, lab, tmp_path):
     def is_refused():
         for words in ("list", "show tiny", "resume tiny", "watch tiny --log"):
             said = cli(*words.split())
-            assert said.code == 2 and said.err.startswith("error: ") and said.err.count("\n") == 1
+            assert (
+                said.code == 2 and said.err.startswith("error: ") and said.err.count("\n") == 1
+            )
         assert other.read_bytes() == before and not [*tmp_path.glob("other.db-*")]
 
     study.storage_file.write_text(f"sqlite:///{other}")
@@ -280,7 +321,9 @@ def test_no_command_takes_a_name_for_a_program(finished, tmp_path):
     other = tmp_path / f"{strangers.HOSTILE}hf"
     other.mkdir()
     words = commands("tiny", file, other, lab)
-    said = carried_out(words, tmp_path, HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "state"))
+    said = carried_out(
+        words, tmp_path, HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "state")
+    )
     assert not [*tmp_path.rglob("ran")]
     assert said[shlex.join(["run", str(file), "--quiet", "--lab", str(lab)])] == (0, "")
     assert len([*StudyFolder(lab, "named").runs()]) == 4

@@ -40,12 +40,17 @@ def test_closed_streams_change_no_exit_code(command: str, finished: Finished) ->
 def test_a_full_output_is_one_line_that_names_it(command: str, finished: Finished) -> None:
     command = f"sweeplab {command} --lab {finished.lab}"
     ended = shell(f"{command} >/dev/full")
-    assert ended.returncode == 1 and ended.stderr == "error: standard output: No space left on device\n"
+    assert (
+        ended.returncode == 1
+        and ended.stderr == "error: standard output: No space left on device\n"
+    )
     assert shell(f"{command} >/dev/full 2>/dev/full").returncode == 1
 
 
 def test_a_reader_that_leaves_ends_what_only_prints(finished):
-    ended = shell(f"sweeplab watch tiny --log --lab {finished.lab} | true; exit ${{PIPESTATUS[0]}}")
+    ended = shell(
+        f"sweeplab watch tiny --log --lab {finished.lab} | true; exit ${{PIPESTATUS[0]}}"
+    )
     assert ended.returncode == 1 and not ended.stderr
 
 
@@ -58,9 +63,13 @@ def test_what_trains_outlives_who_reads(folder):
     assert shell("sweeplab run tiny.yaml --name full >/dev/full 2>/dev/full").returncode == 0
 
 
-@pytest.mark.parametrize("command", ["list", "show tiny", "study run tiny.yaml", "report tiny", "init new"])
+@pytest.mark.parametrize(
+    "command", ["list", "show tiny", "study run tiny.yaml", "report tiny", "init new"]
+)
 def test_a_deleted_working_folder_is_named(command: str, folder: Path) -> None:
     (folder / "gone").mkdir()
     ended = shell(f"cd {folder}/gone && rmdir ../gone && sweeplab {command}")
     assert ended.returncode == 1 and not ended.stdout
-    assert ended.stderr == "error: the folder in which this command was started no longer exists\n"
+    assert (
+        ended.stderr == "error: the folder in which this command was started no longer exists\n"
+    )

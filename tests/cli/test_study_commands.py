@@ -24,7 +24,9 @@ def json_of(cli, words, *more):
 def test_a_study_ends_with_its_first_screen_and_a_report(finished):
     assert finished.played.code == 0
     law, check, following, opening = finished.played.screen.text.splitlines()[-4:]
-    assert law.startswith("law    not yet: 2 sizes") and check.startswith("check  worse than n-grams (")
+    assert law.startswith("law    not yet: 2 sizes") and check.startswith(
+        "check  worse than n-grams ("
+    )
     assert following.startswith("next   sweeplab run tiny ") and opening.startswith(
         "open   sweeplab ui tiny "
     )
@@ -47,7 +49,10 @@ def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, 
     assert json.loads(more.stdout)["runs"] == {"complete": 6}
     first, *ended = more.stderr.splitlines()
     assert first.startswith("tiny: 4 of 6 trials (4 before), 2 cells, 1 worker (")
-    expected = [[f"{5 + at}/6", f"{cell} trial 2", "complete"] for at, cell in enumerate(reversed(CELLS))]
+    expected = [
+        [f"{5 + at}/6", f"{cell} trial 2", "complete"]
+        for at, cell in enumerate(reversed(CELLS))
+    ]
     assert [line.split("  ")[:3] for line in ended] == expected
 
 
@@ -56,13 +61,22 @@ def test_list_and_show(cli, finished):
     (row,), shown = json_of(cli, "list", *lab), json_of(cli, "show tiny", *lab)
     assert (row["name"], row["states"], row["state"]) == ("tiny", {"complete": 4}, "finished")
     assert [cell["cell"] for cell in shown["cells"]] == CELLS, "in the order of the grid"
-    assert all((cell["trials"], cell["complete"], cell["waiting"]) == (2, 2, 0) for cell in shown["cells"])
-    assert shown["best"]["value"] == row["best_value"] == min(cell["best_value"] for cell in shown["cells"])
+    assert all(
+        (cell["trials"], cell["complete"], cell["waiting"]) == (2, 2, 0)
+        for cell in shown["cells"]
+    )
+    assert (
+        shown["best"]["value"]
+        == row["best_value"]
+        == min(cell["best_value"] for cell in shown["cells"])
+    )
     one = json_of(cli, f"show tiny --cell {CELLS[1]}", *lab)
     assert one["cells"] == shown["cells"][1:] and one["best"]["key"].startswith(CELLS[1])
     first, printed = shown["headline"], cli("show", "tiny", *lab).out
     assert printed.startswith(f"tiny   {first['state']}\nbest   {first['best']}\n")
-    assert ["n_embd=8", "1,840", "2/2", "2"] in [line.split()[:4] for line in printed.splitlines()]
+    assert ["n_embd=8", "1,840", "2/2", "2"] in [
+        line.split()[:4] for line in printed.splitlines()
+    ]
     heading, line = cli("list", *lab).out.splitlines()
     assert heading.split() == ["name", "state", "trials", "goal", "best", "age", "next"]
     assert line.split()[:5] == ["tiny", "finished", "4/4", "lowest", "val_loss"]
@@ -75,7 +89,9 @@ def test_the_best_in_a_few_lines_with_commands_that_run(cli, lab):
     assert f"trial {best['trial']} in {best['cell']}, seed 0" in said
     assert Path(best["checkpoint"]).is_relative_to(lab) and best["checkpoint"] in said
     assert all(command in said for command in best["commands"].values())
-    assert cli(*shlex.split(best["commands"]["generate"])[1:], "--max-new-tokens", "2").code == 0
+    assert (
+        cli(*shlex.split(best["commands"]["generate"])[1:], "--max-new-tokens", "2").code == 0
+    )
     of_cell = json_of(cli, "best tiny --cell n_embd=8")
     rerun, run = of_cell["commands"]["rerun"].split(" && ")
     assert of_cell["cell"] == "n_embd=8" and cli(*shlex.split(rerun)[1:]).code == 0
@@ -99,7 +115,9 @@ def test_export_has_a_row_a_run(suffix, cli, finished, folder):
     else:
         table = pd.read_csv(StringIO(cli(*export).out))
     assert {*table["cell"]} == {*CELLS} and [*table["trial"]] == [0, 1, 0, 1]
-    assert {*table["state"]} == {"complete"} and (table["best_val_loss"] == table["value"]).all()
+    assert {*table["state"]} == {"complete"} and (
+        table["best_val_loss"] == table["value"]
+    ).all()
     assert table["learning_rate"].between(3e-4, 1e-2).all() and (table["n_layer"] == 1).all()
 
 
@@ -121,7 +139,11 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder):
     for each in (first, second):
         assert each["outlook"].pop("free_bytes") > 0  # others write to the disk
     assert second == first | {"name": "other"}
-    assert (first["trials"], first["runs"], [cell["cell"] for cell in first["cells"]]) == (4, 4, CELLS)
+    assert (first["trials"], first["runs"], [cell["cell"] for cell in first["cells"]]) == (
+        4,
+        4,
+        CELLS,
+    )
     assert (first["sampler"]["type"], first["pruner"]["type"]) == ("joint", "none")
     assert "learning_rate: {min: 3e-4, max: 1e-2, log: true}" in cli("plan", finished.file).out
     assert not [*folder.iterdir()]

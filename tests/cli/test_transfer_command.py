@@ -48,7 +48,9 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     assert size["sealed"] == read_ledger(lab / FILE_NAME)[0].sha256
     losses = {rung["learning_rate"]: rung["loss"] for rung in size["losses"]}
     rate = size["predicted"]
-    assert {rate, size["copied"]} < losses.keys() and len(losses) == 3 + (rate != size["copied"])
+    assert {rate, size["copied"]} < losses.keys() and len(losses) == 3 + (
+        rate != size["copied"]
+    )
     assert min(losses) == pytest.approx(rate / 2, rel=1e-3) and max(losses) == pytest.approx(
         2 * rate, rel=1e-3
     )
@@ -58,7 +60,16 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     assert seen.code == 2 and "study tiny-transfer has trained n_embd=20 already" in seen.err
     said = cli(*words).out
     assert re.search(rf"{size['cost']:.2%} +predicted", said) and "sealed: " in said
-    sealed = ("laws", "predict", ran[0], "--at", "n_embd=24", "--seal", "--write", "larger.yaml")
+    sealed = (
+        "laws",
+        "predict",
+        ran[0],
+        "--at",
+        "n_embd=24",
+        "--seal",
+        "--write",
+        "larger.yaml",
+    )
     for command in (sealed, ("study", "run", "larger.yaml", "--quiet")):
         assert cli(*command).code == 0
     forecasts = json.loads(cli("laws", "verify", "--json").out)["forecasts"]
@@ -68,7 +79,10 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("search={weight_decay: suggested}", "study tiny does not search learning_rate in every trial"),
+        (
+            "search={weight_decay: suggested}",
+            "study tiny does not search learning_rate in every trial",
+        ),
         ("grid={n_embd: [16]}", "no size with two values"),
         ("grid={activation: [relu, gelu]}", "no size with two values"),
         ("cells=[{}, {norm: rmsnorm}]", "cells that differ in more than sizes"),

@@ -18,7 +18,9 @@ from terminal import PROGRAM, heeds_hangups
 def start(*arguments, verb="ui"):
     command = [*PROGRAM, verb, *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heeds_hangups)
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heeds_hangups
+    )
 
 
 def printed(process):
@@ -69,7 +71,9 @@ LEFT = {
 class Earlier(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
-        self.send_header("Content-Type", "text/javascript" if self.path.endswith("js") else "text/html")
+        self.send_header(
+            "Content-Type", "text/javascript" if self.path.endswith("js") else "text/html"
+        )
         self.end_headers()
         self.wfile.write(LEFT[self.path].encode())
 
@@ -108,7 +112,9 @@ mv {0}.new {0}
 
 @pytest.mark.browser
 @pytest.mark.parametrize("verb", ["ui", "dashboard"])
-def test_no_argument_of_a_browser_has_the_address_and_the_page_opens(verb, finished, tmp_path, monkeypatch):
+def test_no_argument_of_a_browser_has_the_address_and_the_page_opens(
+    verb, finished, tmp_path, monkeypatch
+):
     browser, noted = tmp_path / "browser", tmp_path / "noted"
     browser.write_text(BROWSER.format(noted))
     browser.chmod(0o755)

@@ -54,11 +54,17 @@ def test_a_study_file_becomes_trials_records_and_a_page(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "heart.yaml").write_text(STUDY)
     result = load_study(tmp_path / "heart.yaml", lab=tmp_path / "lab").run()
-    assert (result.status, result.errors, result.folder.states()) == ("complete", [], {"complete": 4})
+    assert (result.status, result.errors, result.folder.states()) == (
+        "complete",
+        [],
+        {"complete": 4},
+    )
     values = [run.read_end().value for run in result.folder.runs()]
     assert result.best.loss == min(values) == min(result.trials()["value"])
     assert {run.state for run in Tracked(result.folder.lab, "heart").runs()} == {"complete"}
-    assert result.report is not None and '<div class="figure"' in result.report.read_text("utf-8")
+    assert result.report is not None and '<div class="figure"' in result.report.read_text(
+        "utf-8"
+    )
     loss, *_ = json.loads(result.report.with_suffix(".json").read_text())["panels"]
     assert sorted(row["loss"] for row in loss["data"]) == pytest.approx(sorted(values)), (
         "one loss of all trials"

@@ -12,7 +12,8 @@ import pyarrow as pa
 from pyarrow import ipc, parquet
 
 DOCUMENTS = [
-    f"Document {number} tells of {number * 7} cafés,\nand of “{number:x}” more.\n" for number in range(60)
+    f"Document {number} tells of {number * 7} cafés,\nand of “{number:x}” more.\n"
+    for number in range(60)
 ]
 TEXT = "\n\n".join(DOCUMENTS)
 ROWS = [{"id": number, "content": text} for number, text in enumerate(DOCUMENTS)]
@@ -49,7 +50,9 @@ IDS = np.array([CHARACTERS.index(character) for character in TEXT], np.uint16)
 
 
 def meta(protocol=4):
-    return pickle.dumps({"vocab_size": len(CHARACTERS), "itos": dict(enumerate(CHARACTERS))}, protocol)
+    return pickle.dumps(
+        {"vocab_size": len(CHARACTERS), "itos": dict(enumerate(CHARACTERS))}, protocol
+    )
 
 
 def npy():
@@ -90,7 +93,13 @@ def broken(content, seed):
         length = draw.choice([1, 1, 2, 8, 64, 1024])
         before, part, after = made[:at], made[at : at + length], made[at + length :]
         odd = draw.choice([b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b'"', b"\n"])
-        changes = [draw.randbytes(1) + part[1:], b"", 2 * part, draw.randbytes(length) + part, odd + part[4:]]
+        changes = [
+            draw.randbytes(1) + part[1:],
+            b"",
+            2 * part,
+            draw.randbytes(length) + part,
+            odd + part[4:],
+        ]
         made = before
         if draw.randrange(6):
             made += draw.choice(changes) + after

@@ -31,13 +31,20 @@ def chain(order, n):
 
 def dataset_of(text):
     cut = len(text) * 9 // 10
-    tokenizer = SimpleNamespace(vocab_size=N_SYMBOLS, byte_lengths=lambda: np.ones(N_SYMBOLS, int))
+    tokenizer = SimpleNamespace(
+        vocab_size=N_SYMBOLS, byte_lengths=lambda: np.ones(N_SYMBOLS, int)
+    )
     return Dataset(tokenizer, text[:cut], text[cut:], text[:0], "", "", len(text))
 
 
 def values_of(objective, **changed):
     """Return values with room in the vocabulary for the objective's special tokens."""
-    sizes = {"block_size": 32, "batch_size": 16, "eval_iters": 40, "vocab_size": N_SYMBOLS} | changed
+    sizes = {
+        "block_size": 32,
+        "batch_size": 16,
+        "eval_iters": 40,
+        "vocab_size": N_SYMBOLS,
+    } | changed
     values = Hyperparameters(objective=objective, **sizes)
     return values.replace(vocab_size=values.vocab_size + n_special(values))
 
@@ -48,12 +55,17 @@ def found(text, tmp_path, **changed):
 
 def test_probabilities_add_up_to_one_in_every_context_and_order():
     text, _ = chain(2, 3_000)
-    columns = [np.concatenate([np.full(by, NONE), text[:-by]]).astype(np.int64) for by in (1, 2, 3)]
+    columns = [
+        np.concatenate([np.full(by, NONE), text[:-by]]).astype(np.int64) for by in (1, 2, 3)
+    ]
     ngrams = NGrams(columns, text.astype(np.int64), N_SYMBOLS)
     contexts = np.random.default_rng(1).integers(0, N_SYMBOLS, (3, 200))
     contexts[2, :20] = NONE
     contexts[:, 20] = NONE
-    by_symbol = [[*ngrams.probabilities([*contexts], np.full(200, symbol))] for symbol in range(N_SYMBOLS)]
+    by_symbol = [
+        [*ngrams.probabilities([*contexts], np.full(200, symbol))]
+        for symbol in range(N_SYMBOLS)
+    ]
     assert np.allclose(np.sum(by_symbol, axis=0), 1, atol=1e-12)
 
 
@@ -70,17 +82,23 @@ def test_a_chains_entropy_and_order_are_found(order, tmp_path):
     text, entropy = chain(order, 60_000)
     baseline = found(text, tmp_path, block_size=96)
     assert baseline.order == order + 1
-    assert entropy * 0.97 < baseline.loss < entropy * 1.06  # a row's first tokens have less before them
+    # A row's first tokens have less before them.
+    assert entropy * 0.97 < baseline.loss < entropy * 1.06
 
 
 def test_n_grams_are_counted_in_no_more_tokens_than_runs_read(tmp_path):
     text, _ = chain(2, 40_000)
     data, values = dataset_of(text), values_of("next_token")
     short = find_baseline(data, values, tmp_path, n_read=5_000)
-    assert short == find_baseline(replace(data, train=data.train[-5_000:]), values, tmp_path / "other")
+    assert short == find_baseline(
+        replace(data, train=data.train[-5_000:]), values, tmp_path / "other"
+    )
     assert short.loss > find_baseline(data, values, tmp_path).loss, "the cache tells them apart"
     assert find_baseline(data, values, tmp_path, n_read=1).n_counted == 1_000
-    assert find_baseline(data, values.replace(objective="masked", family="encoder"), tmp_path) is None
+    assert (
+        find_baseline(data, values.replace(objective="masked", family="encoder"), tmp_path)
+        is None
+    )
 
 
 def test_what_is_kept_is_the_same_and_what_is_torn_is_made_again(tmp_path):

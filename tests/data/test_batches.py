@@ -19,7 +19,9 @@ def objective(tokens=TOKENS, block_size=16, batch_size=64):
 def found(batches):
     """Return the targets that count, each of which is the token after its input."""
     batches = list(batches)
-    inputs, targets = (np.concatenate([batch[part].ravel() for batch in batches]) for part in (0, 1))
+    inputs, targets = (
+        np.concatenate([batch[part].ravel() for batch in batches]) for part in (0, 1)
+    )
     counts = targets != NO_TARGET
     assert (targets[counts] == inputs[counts] + 1).all()
     return targets[counts]
@@ -27,7 +29,9 @@ def found(batches):
 
 def starts(seed, iterations=64):
     batches = objective()
-    return np.concatenate([batches.training(seed, each).inputs[:, 0] for each in range(iterations)])
+    return np.concatenate(
+        [batches.training(seed, each).inputs[:, 0] for each in range(iterations)]
+    )
 
 
 def test_starts_are_uniform():
@@ -41,7 +45,9 @@ def test_starts_are_uniform():
 @given(
     n_tokens=st.none() | st.integers(1, 20_000),
     n_split=st.integers(2, 20_000),
-    shapes=st.lists(st.tuples(st.integers(1, STRETCH), st.integers(1, 99)), min_size=2, max_size=2),
+    shapes=st.lists(
+        st.tuples(st.integers(1, STRETCH), st.integers(1, 99)), min_size=2, max_size=2
+    ),
 )
 def test_every_batch_size_and_block_size_finds_the_same_targets_once(n_tokens, n_split, shapes):
     tokens = TOKENS[: max(n_split, max(block_size for block_size, _ in shapes) + 1)]
@@ -57,7 +63,9 @@ def test_every_batch_size_and_block_size_finds_the_same_targets_once(n_tokens, n
 
 def test_a_stream_goes_on_where_it_was_and_another_one_is_apart():
     random = RandomStream(7, 2)
-    np.testing.assert_array_equal(np.append(random.words(3), random.words(4)), RandomStream(7, 2).words(7))
+    np.testing.assert_array_equal(
+        np.append(random.words(3), random.words(4)), RandomStream(7, 2).words(7)
+    )
     assert not set(RandomStream(7, 3).words(50)) & set(RandomStream(7, 2).words(50))
     assert not set(RandomStream(8, 2).words(50)) & set(RandomStream(7, 2).words(50))
 
@@ -72,7 +80,10 @@ def test_seeds_and_iterations_are_decorrelated():
 
 
 @given(
-    n_rows=st.integers(1, 5), length=st.integers(1, 40), share=st.floats(0, 1), key=st.integers(0, 2**63 - 1)
+    n_rows=st.integers(1, 5),
+    length=st.integers(1, 40),
+    share=st.floats(0, 1),
+    key=st.integers(0, 2**63 - 1),
 )
 def test_chooses_as_many_places_of_every_row_as_it_is_asked_for(n_rows, length, share, key):
     chosen = round(share * length)

@@ -37,7 +37,9 @@ def read(**data):
 
 
 def text_of(dataset):
-    return "".join(dataset.tokenizer.decode(split) for split in (dataset.train, dataset.val, dataset.test))
+    return "".join(
+        dataset.tokenizer.decode(split) for split in (dataset.train, dataset.val, dataset.test)
+    )
 
 
 def words_of(text):
@@ -50,7 +52,9 @@ def sources(dataset):
     for split in (dataset.train, dataset.val, dataset.test):
         for at in range(split.n_pairs):
             middle, end = split.ends[2 * at : 2 * at + 2]
-            pairs[decode(split.tokens[split.starts[at, 0] : middle])] = decode(split.tokens[middle:end])
+            pairs[decode(split.tokens[split.starts[at, 0] : middle])] = decode(
+                split.tokens[middle:end]
+            )
     return pairs
 
 
@@ -87,7 +91,9 @@ def test_a_folder_is_read_with_all_below_it_and_what_was_skipped_is_counted(fold
 
 
 PAIRS = {
-    "a.jsonl": b"".join(b'{"prompt": "p%d", "completion": "c%d"}\n' % (n, n) for n in range(30)),
+    "a.jsonl": b"".join(
+        b'{"prompt": "p%d", "completion": "c%d"}\n' % (n, n) for n in range(30)
+    ),
     "a.csv": b"Question,Answer\n" + b"".join(b"p%d,c%d\n" % (n, n) for n in range(30)),
     "a.tsv": b"source\ttarget\n" + b"".join(b"p%d\tc%d\n" % (n, n) for n in range(30)),
 }
@@ -100,16 +106,22 @@ def test_pairs_are_known_by_their_fields(folder, name):
 
 
 def test_fields_may_be_named_and_an_instruction_has_its_input(folder):
-    rows = [{"instruction": f"add {n}", "input": "to 1", "output": str(n + 1)} for n in range(30)]
+    rows = [
+        {"instruction": f"add {n}", "input": "to 1", "output": str(n + 1)} for n in range(30)
+    ]
     rows[4]["input"] = ""
     (folder / "a.json").write_text(json.dumps(rows))
     found = sources(read(path="a.json"))
     assert (found["add 3\n\nto 1"], found["add 4"]) == ("4", "5")
     assert sources(read(path="a.json", field=["output", "instruction"]))["4"] == "add 3"
     assert "add 3" in text_of(read(path="a.json", field="instruction"))
-    with pytest.raises(BadInput, match=r"no inptu, but instruction, input.*did you mean 'input'"):
+    with pytest.raises(
+        BadInput, match=r"no inptu, but instruction, input.*did you mean 'input'"
+    ):
         read(path="a.json", field="inptu")
-    (folder / "l.csv").write_text("Review,Sentiment\n" + "".join(f"film {n},{n % 2}\n" for n in range(40)))
+    (folder / "l.csv").write_text(
+        "Review,Sentiment\n" + "".join(f"film {n},{n % 2}\n" for n in range(40))
+    )
     assert read(path="l.csv", corpus="labels", tokenizer="char").labels == ("0", "1")
 
 
@@ -143,7 +155,8 @@ def test_a_bomb_is_refused(folder, pack, monkeypatch):
     monkeypatch.setattr(formats, "ALWAYS_BYTES", 2**20)
     (folder / "a.txt.gz").write_bytes(pack(b"a " * 2**23))
     with pytest.raises(
-        BadInput, match=r"unpacks to more than .*, as an attack would; allowed: the unpacked file"
+        BadInput,
+        match=r"unpacks to more than .*, as an attack would; allowed: the unpacked file",
     ):
         read(path="a.txt.gz")
 
@@ -168,7 +181,9 @@ def test_own_splits_are_kept_and_what_they_share_is_measured(folder):
             (folder / name / f"{number}.txt").write_text(text * 3)
     dataset = read(train="train", val="val")
     assert min(dataset.val_overlap, dataset.test_overlap) > MOST_OVERLAP, "there is a warning"
-    assert words_of(dataset.tokenizer.decode(dataset.train)) == words_of(" ".join(3 * DOCUMENTS[:50]))
+    assert words_of(dataset.tokenizer.decode(dataset.train)) == words_of(
+        " ".join(3 * DOCUMENTS[:50])
+    )
     held_out = dataset.tokenizer.decode(dataset.val) + dataset.tokenizer.decode(dataset.test)
     assert words_of(held_out) == words_of(" ".join(3 * DOCUMENTS[48:54]))
     (folder / "p.tsv").write_bytes(PAIRS["a.tsv"])
@@ -187,7 +202,9 @@ def test_a_folder_of_datasets_has_its_splits(folder):
         (folder / "saved" / name).mkdir(parents=True)
         (folder / "saved" / name / "dataset_info.json").write_text("{}")
         (folder / "saved" / name / "state.json").write_text("{}")
-        (folder / "saved" / name / "data-00000-of-00001.arrow").write_bytes(arrow(is_stream=True))
+        (folder / "saved" / name / "data-00000-of-00001.arrow").write_bytes(
+            arrow(is_stream=True)
+        )
     assert read(path="saved/train").n_documents == 60
     (folder / "saved/dataset_dict.json").write_text("{}")
     dataset = read(path="saved")
@@ -217,7 +234,10 @@ def test_tokens_without_a_vocabulary_are_numbers(folder):
     (folder / "ids.npy").write_bytes(npy())
     dataset, size = read(tokens="ids.npy"), len(IDS)
     assert (dataset.tokenizer.name, dataset.tokenizer.vocab_size) == ("ids", int(IDS.max()) + 1)
-    assert [len(dataset.train), len(dataset.val)] == [size * 8 // 10, size * 9 // 10 - size * 8 // 10]
+    assert [len(dataset.train), len(dataset.val)] == [
+        size * 8 // 10,
+        size * 9 // 10 - size * 8 // 10,
+    ]
     with pytest.raises(BadInput, match="tokens take no vocab_size"):
         read(tokens="ids.npy", vocab_size=500)
     np.save("pairs.npy", np.zeros((9, 2), np.int32))
@@ -243,7 +263,8 @@ class Attack:
 def test_no_pickle_is_executed(folder, protocol):
     for held in ({"itos": Attack()}, Attack(), {"a": [1]}, {"a": {1.5}}):
         with pytest.raises(
-            ValueError, match=r"more than dicts, strings and whole numbers|it names|it is damaged"
+            ValueError,
+            match=r"more than dicts, strings and whole numbers|it names|it is damaged",
         ):
             plain_pickle(pickle.dumps(held, protocol))
     with pytest.raises(ValueError, match="too large"):  # 64 GB for four bytes
@@ -275,9 +296,17 @@ def test_a_sentencepiece_model_gives_its_own_ids(folder, name, text, ids):
 def test_a_tokenizer_json_is_used_as_it_is(folder):
     (folder / "a.txt").write_text(TEXT)
     learned = read(path="a.txt", tokenizer="bpe", vocab_size=300)
-    (folder / "tokenizer.json").write_text(json.dumps(learned.tokenizer.to_json()["definition"]))
+    (folder / "tokenizer.json").write_text(
+        json.dumps(learned.tokenizer.to_json()["definition"])
+    )
     assert read(path="a.txt", tokenizer="tokenizer.json").token_digest == learned.token_digest
-    for held in ("[]", "{", '{"model": {}}', '{"model": {"type": "BPE", "vocab": 3}}', "[" * 10**5):
+    for held in (
+        "[]",
+        "{",
+        '{"model": {}}',
+        '{"model": {"type": "BPE", "vocab": 3}}',
+        "[" * 10**5,
+    ):
         (folder / "tokenizer.json").write_text(held)
         with pytest.raises(BadInput, match=r"tokenizer\.json"):
             read(path="a.txt", tokenizer="tokenizer.json")
@@ -288,7 +317,10 @@ def test_a_tokenizer_json_is_used_as_it_is(folder):
 
 @pytest.mark.parametrize("tokenizer", ["char", "bpe"])
 def test_a_large_text_is_read_in_a_stream_to_about_the_same(folder, tokenizer, monkeypatch):
-    rows = [{"content": text.replace("\n", " ")} for text in (*DOCUMENTS, DOCUMENTS[7], DOCUMENTS[3][:-3])]
+    rows = [
+        {"content": text.replace("\n", " ")}
+        for text in (*DOCUMENTS, DOCUMENTS[7], DOCUMENTS[3][:-3])
+    ]
     (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     whole = read(path="a.jsonl", tokenizer=tokenizer)
     monkeypatch.setattr(base, "LARGE_BYTES", 1000)
@@ -328,4 +360,6 @@ def test_a_broken_file_is_read_or_one_line(folder, name):
             else:
                 CORPORA["text"].texts({"train": [path]}, Reading())
         except BadInput as error:
-            assert all(str(problem) and "\n" not in str(problem) for problem in error.problems), seed
+            assert all(
+                str(problem) and "\n" not in str(problem) for problem in error.problems
+            ), seed

@@ -13,7 +13,15 @@ from sweeplab.data.corpora import CORPORA, Corpus, download
 from sweeplab.data.formats import Reading, user_files
 from sweeplab.errors import BadInput
 
-ALWAYS_THERE = ("python-docs", "python-source", "python-docstrings", "copy", "reverse", "sort", "addition")
+ALWAYS_THERE = (
+    "python-docs",
+    "python-source",
+    "python-docstrings",
+    "copy",
+    "reverse",
+    "sort",
+    "addition",
+)
 
 # Ends the process if anything looks for the network, then prints the digests of what was read.
 READ_OFFLINE = """
@@ -78,7 +86,10 @@ def test_any_corpus_has_files_and_texts_for_three_splits(name, tmp_path, request
 @pytest.mark.slow
 def test_python_corpora_are_there_offline_and_the_same_in_every_process():
     answer = subprocess.run(
-        [sys.executable, "-c", READ_OFFLINE, *ALWAYS_THERE], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", READ_OFFLINE, *ALWAYS_THERE],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == [read(name).digest for name in ALWAYS_THERE]
@@ -113,7 +124,9 @@ def test_a_glob_has_files_in_order_none_hidden_and_follows_no_links(tmp_path, mo
         assert user_files(pattern) == [tmp_path / name for name in names]
     assert text_of("text", "[bc].*") == "b.txtb.txt\n\nc.mdc.md"
     monkeypatch.setattr(formats, "MOST_FILES", 1)
-    with pytest.raises(BadInput, match=r"more than 1 files match \*\*; allowed: the files of one folder"):
+    with pytest.raises(
+        BadInput, match=r"more than 1 files match \*\*; allowed: the files of one folder"
+    ):
         user_files("**")
 
 
@@ -174,7 +187,9 @@ def test_download_fetches_once_for_all_who_ask(server, tmp_path):
     assert left_in(target.parent) == ["file.txt"]
 
 
-@pytest.mark.parametrize(("path", "says"), [("/cut", f"should be {SHA256}"), ("/missing", "404")])
+@pytest.mark.parametrize(
+    ("path", "says"), [("/cut", f"should be {SHA256}"), ("/missing", "404")]
+)
 def test_download_refuses_the_wrong_thing_and_leaves_nothing(server, tmp_path, path, says):
     with pytest.raises(OSError, match=says):
         download(server.url(path), tmp_path / "file.txt", SHA256)

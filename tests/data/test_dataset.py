@@ -65,7 +65,9 @@ def pairs_of(dataset, pairs):
 def test_splits_are_the_corpus_own_whatever_the_tokenizer(file, french, cache, tokenizer):
     dataset = prepare("text", tokenizer, str(file), cache)
     texts = CORPORA["text"].texts({"train": [file]})
-    for mapped, text in zip(splits_of(dataset), (texts.train, texts.val, texts.test), strict=True):
+    for mapped, text in zip(
+        splits_of(dataset), (texts.train, texts.val, texts.test), strict=True
+    ):
         assert [dataset.tokenizer.decode(mapped)] == text
         assert isinstance(mapped, np.memmap) and mapped.dtype == np.uint16
         with pytest.raises(ValueError, match="read-only"):
@@ -153,7 +155,9 @@ print(json.dumps([made.text_digest, made.token_digest, len(made.train), len(made
 
 def start(code, *arguments):
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
 
@@ -189,7 +193,9 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path):
                 process.wait(draw.uniform(0.0, 0.05))
             process.send_signal(signal.SIGKILL)
         assert target.read_bytes() in (b"a" * 2_000_000, b"b" * 1_000_000)
-        assert len([*tmp_path.iterdir()]) <= 2, "what the killed process before it left is removed"
+        assert len([*tmp_path.iterdir()]) <= 2, (
+            "what the killed process before it left is removed"
+        )
 
 
 PREPARE_WITHOUT_ROOM = """
@@ -217,7 +223,9 @@ def test_a_learned_tokenizer_sees_the_training_split_alone(file, cache):
     write(file, " ".join(f"w{number}" for number in range(3_000) for _ in range(5)))
     dataset = prepare("text", "bpe", str(file), cache)
     texts = [dataset.tokenizer.decode(split) for split in splits_of(dataset)]
-    assert dataset.tokenizer == BpeTokenizer.train(texts[0]) != BpeTokenizer.train("".join(texts))
+    assert (
+        dataset.tokenizer == BpeTokenizer.train(texts[0]) != BpeTokenizer.train("".join(texts))
+    )
 
 
 def test_bits_per_byte_count_the_bytes_of_the_targets_alone(file, french, cache):
@@ -225,21 +233,27 @@ def test_bits_per_byte_count_the_bytes_of_the_targets_alone(file, french, cache)
     values = Hyperparameters(objective="next_token", block_size=8, batch_size=2, vocab_size=300)
     assert text.bits_per_byte(math.log(256), values) == pytest.approx(8)
     pairs = prepare("pairs", "byte", str(french), cache)
-    bits = pairs.bits_per_byte(math.log(256), Hyperparameters(objective="pairs", vocab_size=260))
+    bits = pairs.bits_per_byte(
+        math.log(256), Hyperparameters(objective="pairs", vocab_size=260)
+    )
     n_bytes = pairs.val.lengths[0, 1]
     assert bits == pytest.approx(8 * (n_bytes + 1) / n_bytes), "the end has to be found too"
     shares = {"mask_share": 0.15, "span_length": 3.0, "vocab_size": 260}
     values = Hyperparameters(objective="span", block_size=32, **shares)
     # 5 hidden bytes in 2 spans: 5 bytes, 2 sentinels and the end have to be found.
     assert text.bits_per_byte(1.0, values) == pytest.approx(8 / 5 / math.log(2))
-    assert text.bits_per_byte(1.0, values.replace(objective="masked")) == pytest.approx(1 / math.log(2))
+    assert text.bits_per_byte(1.0, values.replace(objective="masked")) == pytest.approx(
+        1 / math.log(2)
+    )
 
 
 @pytest.mark.parametrize("of_pairs", [False, True])
 def test_a_part_of_the_training_split_is_spread_over_it_and_has_every_smaller_part(of_pairs):
     whole = np.arange(50_000, dtype=np.uint16)
     if of_pairs:
-        ends = np.sort(np.random.default_rng(0).choice(np.arange(1, 50_000), 1999, replace=False))
+        ends = np.sort(
+            np.random.default_rng(0).choice(np.arange(1, 50_000), 1999, replace=False)
+        )
         whole = Pairs(whole, np.append(ends, 50_000))
     before = set()
     for n_tokens in (64, 2_000, 5_000, 20_000, 49_999):

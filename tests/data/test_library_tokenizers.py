@@ -16,9 +16,7 @@ from sweeplab.data.tokenizers import (
 )
 from sweeplab.data.tokenizers.library import BYTES, contents_of, read_tokenizer, write_tokenizer
 
-TEXT = (
-    "First Citizen:\r\n\tnaïve café, 中文 \U0001f600\u0000\ufeff\u2028 e\u0301\x1c\x85 ½ Ⅷ _a_ <mask> <|x|>\n"
-)
+TEXT = "First Citizen:\r\n\tnaïve café, 中文 \U0001f600\u0000\ufeff\u2028 e\u0301\x1c\x85 ½ Ⅷ _a_ <mask> <|x|>\n"
 
 
 def in_library(definition):
@@ -78,14 +76,31 @@ def test_what_none_of_ours_is(library, n_added, said):
 def test_a_character_without_a_token_is_named():
     library = Library(models.BPE({"a": 0, "b": 1}, []))
     library.decoder = decoders.ByteLevel()
-    with pytest.raises(ValueError, match="character 'é' at 1 has no token of the bpe tokenizer"):
+    with pytest.raises(
+        ValueError, match="character 'é' at 1 has no token of the bpe tokenizer"
+    ):
         read_tokenizer(json.loads(library.to_str())).encode("aé")
 
 
 def berts():
     """Return a WordPiece as BERT's, which writes all in small letters."""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "un", "##able", "##s", ",", "é"]
-    library = Library(models.WordPiece({each: at for at, each in enumerate(pieces)}, unk_token="[UNK]"))
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "the",
+        "cat",
+        "un",
+        "##able",
+        "##s",
+        ",",
+        "é",
+    ]
+    library = Library(
+        models.WordPiece({each: at for at, each in enumerate(pieces)}, unk_token="[UNK]")
+    )
     library.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece()
@@ -97,7 +112,12 @@ def berts():
 def t5s():
     """Return a Unigram as T5's, with blanks written as SentencePiece does."""
     special = ["<pad>", "</s>", "<unk>"]
-    pieces = [(each, 0.0) for each in special] + [("▁the", -2.0), ("▁cat", -3.0), ("s", -4.0), ("▁", -5.0)]
+    pieces = [(each, 0.0) for each in special] + [
+        ("▁the", -2.0),
+        ("▁cat", -3.0),
+        ("s", -4.0),
+        ("▁", -5.0),
+    ]
     library = Library(models.Unigram([*pieces, ("<extra_id_0>", 0.0)], unk_id=2))
     library.pre_tokenizer = pre_tokenizers.Metaspace()
     library.decoder = decoders.Metaspace()
@@ -122,5 +142,8 @@ def test_gpt2s_berts_and_t5s_own_kinds_read_text(library, kind, given, ids, text
     size = found.vocab_size + 2
     again = in_library(written := write_tokenizer(found, {"mask": size - 1}, size))
     assert again.encode(given, add_special_tokens=False).ids == ids
-    assert contents_of(written)[size - 1] == "<|mask|>" and again.token_to_id("<|mask|>") == size - 1
+    assert (
+        contents_of(written)[size - 1] == "<|mask|>"
+        and again.token_to_id("<|mask|>") == size - 1
+    )
     assert read_tokenizer(written).encode(given).tolist() == ids

@@ -29,7 +29,11 @@ def values(objective, family=None, **changed):
     family = family or OBJECTIVES[objective].families[0]
     labels = {"n_labels": 3} if OBJECTIVES[objective].learns == "labels" else {}
     found = Hyperparameters(objective=objective, family=family, **sizes | labels | changed)
-    return found if "vocab_size" in changed else found.replace(vocab_size=N_SYMBOLS + n_special(found))
+    return (
+        found
+        if "vocab_size" in changed
+        else found.replace(vocab_size=N_SYMBOLS + n_special(found))
+    )
 
 
 def pairs_of(lengths):
@@ -79,25 +83,43 @@ class TestObjectiveContract:
 
     def test_an_evaluation_does_not_depend_on_batch_size(self, name, family):
         for n_tokens in (2_000, None):
-            assert_same(*(self.make(name, family, batch_size=size).evaluation(n_tokens) for size in (3, 64)))
+            assert_same(
+                *(
+                    self.make(name, family, batch_size=size).evaluation(n_tokens)
+                    for size in (3, 64)
+                )
+            )
 
     def test_shapes_stay_and_ids_lie_in_the_vocabulary(self, name, family):
-        objective, size, is_text = self.make(name, family), values(name, family).vocab_size, name in OF_TEXT
+        objective, size, is_text = (
+            self.make(name, family),
+            values(name, family).vocab_size,
+            name in OF_TEXT,
+        )
         batches = [objective.training(0, iteration) for iteration in range(5)]
-        batches += [changed(batch, lambda part: part[:4]) for batch in objective.evaluation(3_000)]
-        shapes = {tuple(None if part is None else part.shape for part in batch[:5]) for batch in batches}
+        batches += [
+            changed(batch, lambda part: part[:4]) for batch in objective.evaluation(3_000)
+        ]
+        shapes = {
+            tuple(None if part is None else part.shape for part in batch[:5])
+            for batch in batches
+        }
         ((inputs, targets, source, lengths, source_lengths),) = shapes
         n_source = source[1] if source else 0
         most = OBJECTIVES[name].lengths(values(name, family))
         assert (
-            inputs == targets == (4, inputs[1]) and lengths in (None, (4,)) and source_lengths in (None, (4,))
+            inputs == targets == (4, inputs[1])
+            and lengths in (None, (4,))
+            and source_lengths in (None, (4,))
         )
         assert inputs[1] <= most[0] <= 32 and n_source <= most[1] <= 32
         assert not is_text or (inputs[1], n_source) == most
         assert (source is not None) == (family == "encoder_decoder")
         for batch in batches:
             for read in (batch.inputs, batch.source):
-                assert read is None or (read.dtype == np.int64 and read.min() >= 0 and read.max() < size)
+                assert read is None or (
+                    read.dtype == np.int64 and read.min() >= 0 and read.max() < size
+                )
             assert batch.targets.min() >= NO_TARGET and batch.targets.max() < size
             is_dense = bool((batch.targets != NO_TARGET).all())
             assert is_dense == objective.dense if is_text else is_dense >= objective.dense
@@ -122,7 +144,11 @@ GOLDEN = {
 def test_batches_are_the_same_on_every_machine(name, family):
     """These numbers were made once: if they change, no earlier result can be had again."""
     objective = make_objective(split_for(name), values(name, family))
-    batches = [objective.training(0, 0), objective.training(7, 5000), *objective.evaluation(2_000)]
+    batches = [
+        objective.training(0, 0),
+        objective.training(7, 5000),
+        *objective.evaluation(2_000),
+    ]
     assert digest(*batches) == GOLDEN[name, family]
 
 
@@ -137,7 +163,11 @@ def test_masked_hides_eight_of_ten_replaces_one_and_keeps_one():
     assert n == 15_000
     hidden = read == special_tokens(given)[MASK]
     replaced, kept = ~hidden & (read != true), read == true
-    for share, found in ((0.8, hidden), (0.1 * (1 - 1 / N_SYMBOLS), replaced), (0.1 + 0.1 / N_SYMBOLS, kept)):
+    for share, found in (
+        (0.8, hidden),
+        (0.1 * (1 - 1 / N_SYMBOLS), replaced),
+        (0.1 + 0.1 / N_SYMBOLS, kept),
+    ):
         assert abs(found.sum() - share * n) < 5 * np.sqrt(n * share * (1 - share))
     assert read[replaced].max() < N_SYMBOLS, "a token of the text, and no special one"
     assert len(set(read[replaced].tolist())) > 290, "any of them"
@@ -156,13 +186,20 @@ def put_together(batch, row, special):
             spans[token] = []
         else:
             spans[list(spans)[-1]].append(token)
-    assert list(spans) == sorted(spans) == [token for token in source if token >= special[sentinel(0)]]
+    assert (
+        list(spans)
+        == sorted(spans)
+        == [token for token in source if token >= special[sentinel(0)]]
+    )
     assert all(spans.values())
     return [each for token in source[:-1] for each in spans.get(token, [token])]
 
 
 @given(
-    block_size=st.integers(3, 90), share=st.floats(0.01, 0.95), span=st.floats(1, 12), seed=st.integers(0, 99)
+    block_size=st.integers(3, 90),
+    share=st.floats(0.01, 0.95),
+    span=st.floats(1, 12),
+    seed=st.integers(0, 99),
 )
 def test_span_target_and_source_make_the_text(block_size, share, span, seed):
     given = values("span", block_size=block_size, mask_share=share, span_length=span)
@@ -221,14 +258,21 @@ def test_pairs_are_laid_out(family, pairs, changed, inputs, targets, lengths, so
     assert (batch.source is None) == (source is None)
     if batch.source is not None:
         assert batch.source.tolist() == source
-        assert batch.source_lengths.tolist() == [sum(id != PAD_ID for id in row) for row in source]
+        assert batch.source_lengths.tolist() == [
+            sum(id != PAD_ID for id in row) for row in source
+        ]
 
 
 def test_the_share_of_sources_that_are_cut_is_known():
-    assert PairsObjective.share_cut(pairs_of([(9, 2), (1, 2)]), values("pairs", block_size=6)) == 0.5
+    assert (
+        PairsObjective.share_cut(pairs_of([(9, 2), (1, 2)]), values("pairs", block_size=6))
+        == 0.5
+    )
 
 
-@pytest.mark.parametrize(("family", "needed"), [("decoder", 6), ("encoder", 7), ("encoder_decoder", 5)])
+@pytest.mark.parametrize(
+    ("family", "needed"), [("decoder", 6), ("encoder", 7), ("encoder_decoder", 5)]
+)
 def test_a_block_size_without_room_for_a_target_is_refused(family, needed):
     check_fits({"training": TINY}, values("pairs", family, block_size=needed))
     make_objective(TINY, values("pairs", family, block_size=needed)).training(0, 0)
@@ -247,16 +291,24 @@ def test_a_block_size_without_room_for_a_target_is_refused(family, needed):
     ],
 )  # fmt: skip
 def test_auto_is_what_suits_family_and_corpus(family, kind, objective):
-    assert settled_objective(Hyperparameters(objective="auto", family=family), kind) == objective
-    assert settled_objective(Hyperparameters(objective="masked", family=family), kind) == "masked"
+    assert (
+        settled_objective(Hyperparameters(objective="auto", family=family), kind) == objective
+    )
+    assert (
+        settled_objective(Hyperparameters(objective="masked", family=family), kind) == "masked"
+    )
 
 
-@pytest.mark.parametrize(("objective", "most"), [("next_token", 9), ("masked", 10), ("span", 10)])
+@pytest.mark.parametrize(
+    ("objective", "most"), [("next_token", 9), ("masked", 10), ("span", 10)]
+)
 def test_a_context_longer_than_the_data_is_refused_with_the_longest_that_fits(objective, most):
     splits = {"training": TEXT[:90], "validation": TEXT[:10]}
     check_fits(splits, values(objective, block_size=most))
     make_objective(TEXT[:10], values(objective, block_size=most)).training(0, 0)
-    with pytest.raises(BadInput, match=rf"validation split has 10 tokens; allowed: at most {most}$"):
+    with pytest.raises(
+        BadInput, match=rf"validation split has 10 tokens; allowed: at most {most}$"
+    ):
         check_fits(splits, values(objective, block_size=most + 1))
     with pytest.raises(ValueError, match="10 tokens have no window"):
         make_objective(TEXT[:10], values(objective, block_size=most + 1))

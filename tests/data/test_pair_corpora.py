@@ -70,7 +70,8 @@ def test_no_group_and_no_source_stands_in_two_splits(groups):
     found, shuffled = corpus_of(pairs), corpus_of(pairs[::-1])
     group_of = {pair.source: pair.group for pair in pairs}
     train, val, test = (
-        {group_of[source] for source in split[::2]} for split in (found.train, found.val, found.test)
+        {group_of[source] for source in split[::2]}
+        for split in (found.train, found.val, found.test)
     )
     assert not train & val and not train & test and not val & test
     assert train | val | test == set(groups)
@@ -81,10 +82,17 @@ def test_no_group_and_no_source_stands_in_two_splits(groups):
 
 def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits():
     same = [Pair("def f(): ...", "Do.", f"module {n}") for n in range(4)]
-    found = corpus_of([*same, *(Pair(f"def g{n}(): ...", "Do.", f"module {n}") for n in range(4))])
-    assert "def f(): ..." in found.train[::2] and "def f(): ..." not in [*found.val[::2], *found.test[::2]]
+    found = corpus_of(
+        [*same, *(Pair(f"def g{n}(): ...", "Do.", f"module {n}") for n in range(4))]
+    )
+    assert "def f(): ..." in found.train[::2] and "def f(): ..." not in [
+        *found.val[::2],
+        *found.test[::2],
+    ]
     assert len(found.val) == len(found.test) == 2
-    with pytest.raises(BadInput, match="file repeats its sources: no pair is left for the val split"):
+    with pytest.raises(
+        BadInput, match="file repeats its sources: no pair is left for the val split"
+    ):
         corpus_of(same)
 
 
@@ -93,9 +101,13 @@ def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits():
 
 def test_reads_tsv_and_jsonl(tmp_path):
     tsv, jsonl = tmp_path / "a.tsv", tmp_path / "b.jsonl"
-    tsv.write_bytes("\ufeffsource\ttarget\nun\tone\r\n\ndeux \u2028\ttwo\x0b\ntrois\tthree".encode())
+    tsv.write_bytes(
+        "\ufeffsource\ttarget\nun\tone\r\n\ndeux \u2028\ttwo\x0b\ntrois\tthree".encode()
+    )
     rows = [{"source": "a\tb", "target": "c\nd", "more": 1}, {"source": "x", "target": "y"}]
-    jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"source":"z","target":"z"}')
+    jsonl.write_text(
+        "".join(json.dumps(row) + "\n" for row in rows) + '{"source":"z","target":"z"}'
+    )
     assert CORPORA["pairs"].files(f"{tmp_path}/*.*") == [tsv, jsonl]
     texts = CORPORA["pairs"].texts({"train": [tsv, jsonl]})
     assert dict(pairs_of([*texts.train, *texts.val, *texts.test])) == {
@@ -125,7 +137,9 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, name, line, says):
     with pytest.raises(BadInput) as error:
         read("pairs", file)
     assert len(error.value.problems) == 1
-    assert says in str(error.value) and str(error.value).startswith(f"{file}:{says.split()[1]}: ")
+    assert says in str(error.value) and str(error.value).startswith(
+        f"{file}:{says.split()[1]}: "
+    )
 
 
 @pytest.mark.parametrize(

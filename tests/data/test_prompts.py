@@ -14,14 +14,19 @@ N_TEXT = 20
 TOKENS = np.random.default_rng(0).integers(0, N_TEXT, 200).astype(np.uint16)
 # What finds labels takes no prompt.
 CASES = [
-    (name, family) for name, kind in OBJECTIVES.items() for family in kind.families if kind.learns != "labels"
+    (name, family)
+    for name, kind in OBJECTIVES.items()
+    for family in kind.families
+    if kind.learns != "labels"
 ]
 
 
 def learned(name, family):
     """Return an objective of a small split, and its values."""
     shares = {"mask_share": 0.25, "span_length": 2.0}
-    values = Hyperparameters(objective=name, family=family, block_size=24, batch_size=3, **shares)
+    values = Hyperparameters(
+        objective=name, family=family, block_size=24, batch_size=3, **shares
+    )
     values = values.replace(vocab_size=N_TEXT + n_special(values))
     split = Pairs(TOKENS, np.arange(1, 41) * 5) if OBJECTIVES[name].learns != "text" else TOKENS
     return make_objective(split, values), values
@@ -63,7 +68,9 @@ def test_the_beginning_of_a_split_as_a_prompt_is_what_its_first_batch_has(name, 
     else:
         assert [*prompt.start] == inputs[: len(prompt.start)]
     if batch.source is not None:
-        length = batch.source.shape[1] if batch.source_lengths is None else batch.source_lengths[0]
+        length = (
+            batch.source.shape[1] if batch.source_lengths is None else batch.source_lengths[0]
+        )
         assert [*prompt.source] == batch.source[0][:length].tolist()
     if prompt.end is not None:
         counted = targets[targets != NO_TARGET]

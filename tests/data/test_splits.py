@@ -12,7 +12,9 @@ SPLITS = ("train", "val", "test")
 
 def words(seed, count):
     draw = random.Random(seed)
-    return " ".join("".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(count))
+    return " ".join(
+        "".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(count)
+    )
 
 
 def paragraphs(seed, count):
@@ -46,7 +48,9 @@ def test_overlap_is_the_share_that_was_planted(chunk, monkeypatch):
     "documents",
     [
         pytest.param([paragraphs(seed, 1 + seed % 7) for seed in range(200)], id="many"),
-        pytest.param([paragraphs(0, 300), *(paragraphs(seed, 2) for seed in range(1, 60))], id="one long"),
+        pytest.param(
+            [paragraphs(0, 300), *(paragraphs(seed, 2) for seed in range(1, 60))], id="one long"
+        ),
         pytest.param([paragraphs(0, 600)], id="a single one"),
         pytest.param([words(0, 20_000).replace(" ", "")], id="without boundaries"),
     ],
@@ -69,7 +73,9 @@ def test_every_character_of_a_document_is_dealt_once_and_in_order():
     numbered = "".join(f"line {number}\n" + "\n" * (number % 7 == 0) for number in range(5_000))
     found = deal([numbered], TENTHS)
     lines = {split: [line for line in found[split].split("\n") if line] for split in SPLITS}
-    dealt = sorted((line for own in lines.values() for line in own), key=lambda line: int(line[5:]))
+    dealt = sorted(
+        (line for own in lines.values() for line in own), key=lambda line: int(line[5:])
+    )
     assert dealt == [line for line in numbered.split("\n") if line]
     for own in lines.values():
         assert own == sorted(own, key=lambda line: int(line[5:]))

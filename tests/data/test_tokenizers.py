@@ -50,9 +50,13 @@ def test_char_names_a_character_it_does_not_know(unknown):
     assert repr(unknown) in str(error.value)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS.values() if kind is not CharTokenizer])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in TOKENIZERS.values() if kind is not CharTokenizer]
+)
 def test_who_knows_every_text_names_what_is_none(kind):
-    with pytest.raises(ValueError, match=r"character '\\ud800' at 2 is half of a surrogate pair"):
+    with pytest.raises(
+        ValueError, match=r"character '\\ud800' at 2 is half of a surrogate pair"
+    ):
         kind.train(ENGLISH).encode("ab\ud800")
 
 
@@ -67,9 +71,15 @@ def test_char_takes_as_many_characters_as_16_bits_number():
 ENGLISH = "the cat sat on the mat; the other cat sat on the hat. " * 20
 # Of the sentence alone Unigram keeps three pieces.
 VARIED = (
-    ENGLISH + "".join(f"{word}ing {word}ed un{word}able; " for word in ("walk", "talk", "jump", "drink")) * 9
+    ENGLISH
+    + "".join(
+        f"{word}ing {word}ed un{word}able; " for word in ("walk", "talk", "jump", "drink")
+    )
+    * 9
 )
-LEARNED = {name: kind for name, kind in TOKENIZERS.items() if issubclass(kind, LibraryTokenizer)}
+LEARNED = {
+    name: kind for name, kind in TOKENIZERS.items() if issubclass(kind, LibraryTokenizer)
+}
 
 
 @pytest.mark.parametrize("kind", LEARNED.values(), ids=LEARNED)
@@ -116,7 +126,9 @@ def test_every_process_learns_the_same():
 
 
 def test_a_long_text_is_cut_where_words_are(monkeypatch):
-    text = "".join(f"line {n}  \n\n\t x = {n}'s\r\n" if n % 3 else f"{n}\u00a0\n" for n in range(300))
+    text = "".join(
+        f"line {n}  \n\n\t x = {n}'s\r\n" if n % 3 else f"{n}\u00a0\n" for n in range(300)
+    )
     tokenizer = BpeTokenizer.train(text, 300)
     whole = tokenizer.encode(text)
     for piece in (1, 7, 50):

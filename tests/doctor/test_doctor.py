@@ -52,7 +52,9 @@ def follow(cure):
     program = 'sweeplab() { "$PYTHON" -c "from sweeplab.cli import main; main()" "$@"; }; '
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PYTHON": sys.executable, "PATH": path}
-    done = subprocess.run(["bash", "-ec", program + cure], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-ec", program + cure], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -78,7 +80,9 @@ def test_a_healthy_study(study):
 
 @pytest.mark.slow
 def test_a_worker_that_is_gone(study):
-    subprocess.run([sys.executable, "-c", CLAIM, str(study.lab), "die"], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", CLAIM, str(study.lab), "die"], check=True, capture_output=True
+    )
     check = wrong(study)
     assert (check.name, check.verdict) == ("workers", "warn")
     assert check.found == "trials of workers that are gone: all #3"
@@ -142,9 +146,17 @@ def remove_curve(run):
         (remove_end, "bad", "ended trials whose runs have lost run.json or end.json: all/0-0"),
         (remove_weights, "bad", "damaged or changed checkpoints: all/0-0/best"),
         (flip_bit, "bad", "damaged or changed checkpoints: all/0-0/best"),
-        (remove_checkpoint, "warn", "ended runs without the checkpoint that the study keeps: all/0-0"),
+        (
+            remove_checkpoint,
+            "warn",
+            "ended runs without the checkpoint that the study keeps: all/0-0",
+        ),
         (remove_curve, "bad", "ended runs whose curves are gone: all/0-0/points.jsonl"),
-        (leave_temporary, "warn", "unfinished files left by a killed process: all/0-0/end.json.tmp"),
+        (
+            leave_temporary,
+            "warn",
+            "unfinished files left by a killed process: all/0-0/end.json.tmp",
+        ),
     ],
 )
 def test_what_is_half_written(harm, verdict, found, study):
@@ -163,7 +175,8 @@ def test_a_description_that_is_torn_while_its_trial_runs(study):
     (folder / "end.json").write_text("{")
     found = {check.name: check for check in of_the_study(study) if check.verdict != "ok"}
     assert (
-        found["runs"].found == "files that are not valid JSON, of runs that have not ended: all/0-0/end.json"
+        found["runs"].found
+        == "files that are not valid JSON, of runs that have not ended: all/0-0/end.json"
     )
     follow(found["runs"].cure)
     follow(found["workers"].cure)  # the trial is trained again
@@ -179,7 +192,9 @@ def test_a_storage_that_is_broken(name, said, study):
     missing = wrong(study)
     (study.path / name).write_text("no longer what it was " * 99)
     broken = wrong(study)
-    assert {missing.name, broken.name} == {"storage"} and {missing.verdict, broken.verdict} == {"bad"}
+    assert {missing.name, broken.name} == {"storage"} and {missing.verdict, broken.verdict} == {
+        "bad"
+    }
     assert said in broken.found and broken.cure
     assert name == "study.json" or "unable to open" in missing.found
 
@@ -201,7 +216,9 @@ def test_all_studies_of_a_lab(study):
         ("ok", "whole; trials: 3"), ("warn", "folders of studies that never started: killed"),
     ]  # fmt: skip
     follow(found[1].cure)
-    assert [check.found for check in examine(study.lab) if check.name == "storage"] == ["whole; trials: 3"]
+    assert [check.found for check in examine(study.lab) if check.name == "storage"] == [
+        "whole; trials: 3"
+    ]
 
 
 def test_a_tracking_server_that_is_down(tmp_path, monkeypatch):

@@ -36,7 +36,13 @@ def forget_trials(study, first):
     """Forget trials, as a storage does that was restored from a copy."""
     with closing(sqlite3.connect(study.database, isolation_level=None)) as connection:
         own = "trial_id IN (SELECT trial_id FROM trials WHERE number >= ?)"
-        for table in ("params", "values", "intermediate_values", "user_attributes", "system_attributes"):
+        for table in (
+            "params",
+            "values",
+            "intermediate_values",
+            "user_attributes",
+            "system_attributes",
+        ):
             connection.execute(f"DELETE FROM trial_{table} WHERE {own}", [first])
         connection.execute("DELETE FROM trials WHERE number >= ?", [first])
 
@@ -70,10 +76,12 @@ def content(study):
     }  # fmt: skip
     ends = {run.path.name: run.read_end() for run in study.runs()}
     curves = {
-        run.path.name: [(each.iteration, each.val_loss) for each in run.points()] for run in study.runs()
+        run.path.name: [(each.iteration, each.val_loss) for each in run.points()]
+        for run in study.runs()
     }
     found = {
-        name: end and (end.state, end.value, end.iteration, end.best_val_loss) for name, end in ends.items()
+        name: end and (end.state, end.value, end.iteration, end.best_val_loss)
+        for name, end in ends.items()
     }
     return {"trials": trials, "tracked": tracked, "ends": found, "curves": curves}
 
@@ -81,7 +89,11 @@ def content(study):
 def pick(study, outcome):
     """Return the number of a trial that ended so."""
     trials = OpenedStudy(study).trials
-    return next(number for (_, number), trial in trials.items() if trial.user_attrs["outcome"] == outcome)
+    return next(
+        number
+        for (_, number), trial in trials.items()
+        if trial.user_attrs["outcome"] == outcome
+    )
 
 
 # ------------------------------------------------------------------ what is damaged
@@ -89,7 +101,11 @@ def pick(study, outcome):
 
 def untold(study):
     number = pick(study, "complete")
-    execute(study, "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE number = ?", number)
+    execute(
+        study,
+        "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE number = ?",
+        number,
+    )
     own = "trial_id = (SELECT trial_id FROM trials WHERE number = ?)"
     execute(study, f"DELETE FROM trial_values WHERE {own}", number)
     execute(study, f"DELETE FROM trial_user_attributes WHERE key = 'outcome' AND {own}", number)
@@ -187,9 +203,13 @@ def test_what_was_damaged_agrees_again(harm, study):
     before = content(study)
     kind = harm(study)
     named = [
-        check for check in examine(study.lab, study) if check.cure and check.name in ("runs", "agreement")
+        check
+        for check in examine(study.lab, study)
+        if check.cure and check.name in ("runs", "agreement")
     ]
-    assert any("sweeplab doctor ill --repair" in check.cure for check in named), "the doctor names it"
+    assert any("sweeplab doctor ill --repair" in check.cure for check in named), (
+        "the doctor names it"
+    )
     said = repair_study(study, dry_run=True)
     assert kind in faults(said)
     repaired = repair_study(study)
@@ -198,7 +218,9 @@ def test_what_was_damaged_agrees_again(harm, study):
     again = repair_study(study)
     assert (again.done, again.left, again.to_train) == ([], [], [])
     checks = [
-        each for each in examine(study.lab, study) if each.name in ("storage", "workers", "runs", "agreement")
+        each
+        for each in examine(study.lab, study)
+        if each.name in ("storage", "workers", "runs", "agreement")
     ]
     assert {each.verdict for each in checks} == {"ok"}, checks
 
@@ -240,7 +262,9 @@ def test_beside_a_process_that_runs_the_study_mlflow_is_left_to_it(study):
     with study.held("held"):
         repaired = repair_study(study)
         assert faults(repaired) == {"differs"}
-        assert [why for _, why in repaired.left] == ["MLflow is left to the process that runs the study"]
+        assert [why for _, why in repaired.left] == [
+            "MLflow is left to the process that runs the study"
+        ]
     assert faults(repair_study(study)) == {"gone"}
 
 

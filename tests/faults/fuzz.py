@@ -40,7 +40,15 @@ null|true|no|~|''|[]|{}|[[]]|{a: b}|-1|0|1|1.5|1e400|-1e400|.nan|.inf|1e-320|1e3
 dhms|1e400d|/**/x|/proc/kmsg|/dev/null|~nobody/x|{type: asha, early_stopping_rate: 1000000000}|{type: grid}|..|/
 """
 WORDS = [each for line in ODD_YAML.strip().split("\n") for each in line.split("|")]
-WORDS += ["a" * 300, "a" * 5000, "9" * 400, "9" * 8000, "'" + "../" * 100 + "'", "dhms" * 200 + "!", "[" * 30]
+WORDS += [
+    "a" * 300,
+    "a" * 5000,
+    "9" * 400,
+    "9" * 8000,
+    "'" + "../" * 100 + "'",
+    "dhms" * 200 + "!",
+    "[" * 30,
+]
 CELLS = [
     "", " ", "nan", "inf", "-inf", "-1", "0", "1e400", "1e-400", "1,5", "1.5%", "1.3B", "x", "é", '"', '"a\n',
     "\0", "\ud800", "9" * 8000, "9" * 8000 + "x", "1," * 4000, "a" * 5000, "=1+1", "1e5", "True", "2026-01-01",
@@ -102,7 +110,10 @@ def of_json(draw, held):
     holder, name = None, None
     value = held
     while isinstance(value, dict | list) and value and (holder is None or draw.random() < 0.8):
-        holder, name = value, draw.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        holder, name = (
+            value,
+            draw.choice(list(value) if isinstance(value, dict) else range(len(value))),
+        )
         value = holder[name]
     if holder is None:
         return deepcopy(draw.choice(VALUES))
@@ -110,7 +121,9 @@ def of_json(draw, held):
         case 0:
             del holder[name]
         case 1 if isinstance(holder, dict):
-            holder[draw.choice(["", "a" * 300, "\ud800", "model_type", *holder])] = holder.pop(name)
+            holder[draw.choice(["", "a" * 300, "\ud800", "model_type", *holder])] = holder.pop(
+                name
+            )
         case _:
             near = [value * 2, value + 1, -value] if isinstance(value, int | float) else VALUES
             # A copy: what changes it next would change the cases that come after, too.
@@ -191,7 +204,10 @@ def table(draw, folder):
     rows = [("Params_M", "tokens", "loss", "n_layer", "group")]
     for params, tokens in itertools.product((1, 3, 10, 30), (2e7, 2e8, 2e9)):
         loss = (
-            1.7 + 406 / (params * 1e6) ** 0.34 + 410 / tokens**0.28 + Random(params * tokens).gauss(0, 0.003)
+            1.7
+            + 406 / (params * 1e6) ** 0.34
+            + 410 / tokens**0.28
+            + Random(params * tokens).gauss(0, 0.003)
         )
         rows.append((str(params), f"{tokens:g}", f"{loss:.4f}", str(params), "a"))
     texts = ["\n".join(map(separator.join, rows)) + "\n" for separator in ",;\t "]
@@ -225,7 +241,9 @@ def imported(draw, folder):
         export_run(run_of(small(BASES[name])), whole)
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(whole, source)
-    file = source / draw.choice(["config.json", "config.json", "tokenizer.json", "tokenizer_config.json"])
+    file = source / draw.choice(
+        ["config.json", "config.json", "tokenizer.json", "tokenizer_config.json"]
+    )
     match draw.randrange(10):
         case 0:
             file.write_bytes(of_bytes(draw, file.read_bytes()))
@@ -258,7 +276,11 @@ def _change_tensors(draw, file):
             file.write_bytes(of_bytes(draw, content))
             return
         case 2:  # without dimensions
-            header[name] = {"dtype": "F32", "shape": [], "data_offsets": [len(data), len(data) + 4]}
+            header[name] = {
+                "dtype": "F32",
+                "shape": [],
+                "data_offsets": [len(data), len(data) + 4],
+            }
             data += b"\0" * 4
         case 3:
             header[name]["shape"] = [1, *shape]
@@ -267,7 +289,9 @@ def _change_tensors(draw, file):
         case 5:
             header[draw.choice(["", "\ud800", "a" * 300, name + ".x"])] = header.pop(name)
         case 6:
-            header[name]["dtype"] = draw.choice(["I32", "U32", "BF16", "F64", "BOOL", "F8_E4M3", "x"])
+            header[name]["dtype"] = draw.choice(
+                ["I32", "U32", "BF16", "F64", "BOOL", "F8_E4M3", "x"]
+            )
         case _:
             header = of_json(draw, header)
     written = json.dumps(header).encode()
@@ -283,7 +307,10 @@ KINDS = {
 }
 # Of these files each problem has a line, but what is wrong with the file as a whole.
 HAVE_LINES = ("study", "dashboard")
-WHOLE = ("a study is a mapping of keys to values, such as `name: small`", "this is not a dashboard")
+WHOLE = (
+    "a study is a mapping of keys to values, such as `name: small`",
+    "this is not a dashboard",
+)
 
 # ------------------------------------------------------------------ a case
 
@@ -309,7 +336,11 @@ def tried(kind, seed, case, folder):
         end = "refused"
         for each in refused.problems:
             is_nowhere = each.file is not None and each.line is None and each.what not in WHOLE
-            if len(str(each).splitlines()) != 1 or not each.what or (kind in HAVE_LINES and is_nowhere):
+            if (
+                len(str(each).splitlines()) != 1
+                or not each.what
+                or (kind in HAVE_LINES and is_nowhere)
+            ):
                 wrong = f"no single line, or it names none: {str(each)!r}"
     except KeyboardInterrupt:
         raise
@@ -325,7 +356,11 @@ def _bounded():
     def end(_number, _frame):
         raise TimeoutError(f"more than {MOST_SECONDS:g} s")
 
-    here = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE if sys.platform == "linux" else 0
+    here = (
+        int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+        if sys.platform == "linux"
+        else 0
+    )
     before = resource.getrlimit(resource.RLIMIT_AS)
     heard = signal.signal(signal.SIGPROF, end)
     try:

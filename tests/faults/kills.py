@@ -63,7 +63,12 @@ class Study:
         known |= {"SWEEPLAB_STORAGE": self.server.url} if self.server else {}
         command = [sys.executable, "-m", "sweeplab", *words]
         with self.said.open("ab") as said:
-            own = {"start_new_session": True, "preexec_fn": heeds_hangups, "stdout": said, "stderr": said}
+            own = {
+                "start_new_session": True,
+                "preexec_fn": heeds_hangups,
+                "stdout": said,
+                "stderr": said,
+            }
             self.process = subprocess.Popen(command, cwd=self.place, env=known, **own)
 
     @property
@@ -77,7 +82,9 @@ class Study:
         with suppress(psutil.Error):
             children = psutil.Process(self.process.pid).children()
             return [
-                each for each in children if any(word.endswith("sweep.worker") for word in each.cmdline())
+                each
+                for each in children
+                if any(word.endswith("sweep.worker") for word in each.cmdline())
             ]
         return []
 
@@ -120,22 +127,29 @@ class Study:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         for run in self.folder.runs():
-            kept = sorted(run.path.glob("state-*.safetensors"), key=lambda file: int(file.name.split("-")[1]))
+            kept = sorted(
+                run.path.glob("state-*.safetensors"),
+                key=lambda file: int(file.name.split("-")[1]),
+            )
             for file in kept[-1:]:
                 content = bytearray(file.read_bytes())
                 content[self.dice.randrange(len(content))] ^= 1 << self.dice.randrange(8)
                 file.write_bytes(content)
+
+    def next_fault(self):
+        """Return what tells that the next fault is due: a time while the study starts, or points of its curves."""
+        until = time.monotonic() + self.dice.uniform(0, 8)
+        points = self.n_points + self.dice.randrange(2, 25)
+        if self.dice.random() < 0.25:
+            return lambda: time.monotonic() > until
+        return lambda: self.n_points >= points
 
     def run(self, n_faults):
         """Run the study to its end, through at most so many faults."""
         for _ in range(MOST_STARTS):
             self.start()
             while sum(self.counts.values()) < n_faults:
-                # While it starts, or when it has come further.
-                until = time.monotonic() + self.dice.uniform(0, 8)
-                points = self.n_points + self.dice.randrange(2, 25)
-                early = self.dice.random() < 0.25
-                if not self.pass_time(lambda: time.monotonic() > until if early else self.n_points >= points):  # noqa: B023
+                if not self.pass_time(self.next_fault()):
                     break
                 self.befall()
             self.pass_time(lambda: False)

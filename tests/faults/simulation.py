@@ -33,7 +33,14 @@ from sweeplab.sweep.trials.sharing import LEASE_SECONDS, LeaseLost, Owner, Repor
 from sweeplab.sweep.trials.store import Store
 
 SIZES, N_REPORTS, STACK = DataSizes(103), 4, 3
-FIXED = {"n_layer": 1, "n_head": 2, "block_size": 16, "batch_size": 4, "max_iters": 40, "eval_interval": 10}
+FIXED = {
+    "n_layer": 1,
+    "n_head": 2,
+    "block_size": 16,
+    "batch_size": 4,
+    "max_iters": 40,
+    "eval_interval": 10,
+}
 # How long an evaluation takes, in seconds of the simulated clock.
 TRAINING_SECONDS = 3.0
 
@@ -46,7 +53,9 @@ def study(trials_per_cell, promotes):
     """Return a study whose pruner promotes all that it pruned in the end, or another one."""
     pruner = Pruner(type="median", options={"n_startup_trials": 3})
     if promotes:
-        pruner = Pruner(type="asha", options={"min_resource": 10, "reduction_factor": 2, "promote": True})
+        pruner = Pruner(
+            type="asha", options={"min_resource": 10, "reduction_factor": 2, "promote": True}
+        )
     return StudySpec(
         name="simulated",
         data=DataSpec(corpus="python-docs", tokenizer="char"),
@@ -90,7 +99,11 @@ class Stores:
     """
 
     def __init__(self, folder, n_workers=4, trials_per_cell=40, promotes=False):
-        self.place, self.trials_per_cell, self.promotes = folder / "trials.db", trials_per_cell, promotes
+        self.place, self.trials_per_cell, self.promotes = (
+            folder / "trials.db",
+            trials_per_cell,
+            promotes,
+        )
         self.befall = [lambda _: None] * n_workers
         self.all = [self._open(index) for index in range(n_workers)]
         for store in self.all:
@@ -133,7 +146,14 @@ class Worker:
         """Start a new process in the place of one that is dead: on this machine, or on another."""
         # What the dead one's transaction had done is undone, as SQLite does; its connection is as good as a new one.
         self.store.storage._forget()
-        for name in ("_tallies", "_exhausted", "_failed_before", "_held", "_unsent", "_reopened"):
+        for name in (
+            "_tallies",
+            "_exhausted",
+            "_failed_before",
+            "_held",
+            "_unsent",
+            "_reopened",
+        ):
             getattr(self.store, name).clear()
         self.store.commands.state = sharing.ControlState()
         self.store.availability.note_answer()
@@ -164,7 +184,8 @@ class Worker:
         chance, world = self.world.chance, self.world
         if not world.is_quiet:
             if chance.random() < 0.02:
-                self.wakes = world.now + chance.uniform(1, 3 * LEASE_SECONDS)  # SIGSTOP, a suspended machine
+                # SIGSTOP, a suspended machine.
+                self.wakes = world.now + chance.uniform(1, 3 * LEASE_SECONDS)
                 return True
             if chance.random() < 0.02:
                 self.lost_until = world.now + chance.uniform(1, 2 * LEASE_SECONDS)
@@ -180,7 +201,9 @@ class Worker:
         self._evaluate()
         if not world.is_quiet and self.claims and chance.random() < 0.03:
             self.store.requeue(self.claims)  # it is asked to stop, and started again
-            world.disk.snapshots |= {claim.trial_id: self.at[claim.trial_id] for claim in self.claims}
+            world.disk.snapshots |= {
+                claim.trial_id: self.at[claim.trial_id] for claim in self.claims
+            }
             self.start()
         return True
 
@@ -196,7 +219,9 @@ class Worker:
             # What the worker before it could not report, because its database was lost, is in the files.
             missing = [each for each in range(10, at + 1, 10) if each not in claim.reported]
             rate = claim.sampled["learning_rate"]
-            self.store.report_many([Report(claim, each, value_at(rate, each)) for each in missing])
+            self.store.report_many(
+                [Report(claim, each, value_at(rate, each)) for each in missing]
+            )
             if claim.trial_id in ends:
                 self._tell(claim, ends[claim.trial_id])
             else:
@@ -335,7 +360,11 @@ class World:
         for cell in store.cells:
             trials = store.trials(cell)
             states = Counter(trial.state for trial in trials)
-            expected = {TrialState.COMPLETE} if self.promotes else {TrialState.COMPLETE, TrialState.PRUNED}
+            expected = (
+                {TrialState.COMPLETE}
+                if self.promotes
+                else {TrialState.COMPLETE, TrialState.PRUNED}
+            )
             assert states.keys() <= expected, states
             assert len(trials) == self.trials_per_cell, "the budget, exactly"
             for trial in trials:
@@ -344,13 +373,21 @@ class World:
                 if outcome is RunState.PRUNED:
                     # Optuna's value of it is its last report: one from a worker that went on past the end of another,
                     # which had lost its lease between the verdict and the file.
-                    value = value_at(trial.params["learning_rate"], max(trial.intermediate_values))
+                    value = value_at(
+                        trial.params["learning_rate"], max(trial.intermediate_values)
+                    )
                 assert trial.value == value
                 n_ends = 2 if "promoted" in trial.user_attrs else 1
                 # Told by one worker; none heard of it where that one died of it.
                 assert self.disk.told[trial._trial_id] <= n_ends
                 rate, reported = trial.params["learning_rate"], {*trial.intermediate_values}
-                known = {each: value_at(rate, each) for each in {*range(10, at + 1, 10)} | reported}
-                assert trial.intermediate_values == known, "every report, and nothing of another trial"
+                known = {
+                    each: value_at(rate, each) for each in {*range(10, at + 1, 10)} | reported
+                }
+                assert trial.intermediate_values == known, (
+                    "every report, and nothing of another trial"
+                )
         query = self._clock.execute
-        assert query("SELECT count(*) FROM sweeplab_lease").fetchone() == (0,), "no lease is left"
+        assert query("SELECT count(*) FROM sweeplab_lease").fetchone() == (0,), (
+            "no lease is left"
+        )

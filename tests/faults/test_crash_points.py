@@ -31,7 +31,9 @@ from sweeplab.sweep.supervisor import run_study
 from sweeplab.train.checkpoint import read_checkpoint
 
 # A worker dies at one point in 5, a supervisor, which takes seconds, at one in 40; SWEEPLAB_TEST_STRIDE=1 has all.
-STRIDE, SUPERVISORS_STRIDE = (int(os.environ.get("SWEEPLAB_TEST_STRIDE", each)) for each in (5, 40))
+STRIDE, SUPERVISORS_STRIDE = (
+    int(os.environ.get("SWEEPLAB_TEST_STRIDE", each)) for each in (5, 40)
+)
 # A supervisor comes past more than so many.
 FEWEST_POINTS = 100
 
@@ -72,7 +74,11 @@ class Points:
         with pytest.MonkeyPatch.context() as patch:
             for name in ("fsync", "replace", "link", "unlink"):
                 patch.setattr(os, name, before(getattr(os, name)))
-            for kind, name in ((RunFolder, "append"), (Path, "write_text"), (Path, "write_bytes")):
+            for kind, name in (
+                (RunFolder, "append"),
+                (Path, "write_text"),
+                (Path, "write_bytes"),
+            ):
                 patch.setattr(kind, name, before(getattr(kind, name)))
             events = {"before_cursor_execute": self._execute, "commit": self}
             for event, hear in events.items():
@@ -202,7 +208,11 @@ def shipped(spec, lab):
     assert len(found) == len(runs), "no run twice"
     for name in ("val_loss", "train_loss"):
         found[name] = sorted(
-            (run.trial, run.seed, [(each.step, each.value) for each in tracked.points(run.run_id, name)])
+            (
+                run.trial,
+                run.seed,
+                [(each.step, each.value) for each in tracked.points(run.run_id, name)],
+            )
             for run in runs
         )
     assert all((run.path / "shipped").exists() for run in folder.runs())
@@ -215,7 +225,8 @@ def shipped(spec, lab):
 def test_points_of_a_supervisor(spec, opened, dataset, tmp_path):
     """Let the supervisor of a study whose trials are trained die at one point after the other."""
     with warnings.catch_warnings(action="ignore"):
-        importlib.import_module("mlflow.store.tracking.sqlalchemy_store")  # once, and not in every child
+        # Once, and not in every child.
+        importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
     folder, store = opened(spec)
     folder.path.mkdir(parents=True, exist_ok=True)
     write_study(spec, folder, describe_data(spec, dataset))
@@ -223,7 +234,8 @@ def test_points_of_a_supervisor(spec, opened, dataset, tmp_path):
     store.storage.engine.dispose()
     lab, trained = tmp_path / "lab", tmp_path / "trained"
     shutil.copytree(lab, trained)
-    assert in_child(lambda: supervise(spec, lab)) == "complete"  # it makes MLflow's tables, once for all
+    # It makes MLflow's tables, once for all.
+    assert in_child(lambda: supervise(spec, lab)) == "complete"
     expected = in_child(lambda: shipped(spec, lab))
     assert len(expected) == 4 + 2
     for number in itertools.count(1 + SUPERVISORS_STRIDE // 2, SUPERVISORS_STRIDE):
@@ -232,7 +244,9 @@ def test_points_of_a_supervisor(spec, opened, dataset, tmp_path):
         first = in_child(lambda number=number: supervise(spec, lab, number))
         if first is None:
             assert in_child(lambda: supervise(spec, lab)) == "complete"
-        assert in_child(lambda: shipped(spec, lab)) == expected, f"after a death at point {number}"
+        assert in_child(lambda: shipped(spec, lab)) == expected, (
+            f"after a death at point {number}"
+        )
         if first is not None:
             assert number > FEWEST_POINTS
             return

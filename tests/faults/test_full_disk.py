@@ -46,7 +46,12 @@ def found(folder, store):
     for run in folder.runs():
         trial, points = trials[run.trial], run.points()
         curve = [(each.iteration, each.val_loss, each.train_loss) for each in points]
-        curves[run.trial] = (curve, str(run.read_end().state), trial.value, trial.intermediate_values)
+        curves[run.trial] = (
+            curve,
+            str(run.read_end().state),
+            trial.value,
+            trial.intermediate_values,
+        )
     return curves
 
 
@@ -58,7 +63,9 @@ def expected(spec, dataset, tmp_path):
 
 
 @pytest.mark.slow
-def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(spec, dataset, disk, expected):
+def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(
+    spec, dataset, disk, expected
+):
     folder, store = open_on(disk, spec, dataset)
     said = []
     store.availability.limit, store.availability.say = 600.0, said.append
@@ -71,12 +78,18 @@ def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(spec, d
 
     Loop(store, dataset, folder, meanwhile).run()
     assert found(folder, store) == expected
-    assert f"does not answer: {NO_ROOM}" in said[0] and "answers again" in said[1] and len(said) == 2
+    assert (
+        f"does not answer: {NO_ROOM}" in said[0]
+        and "answers again" in said[1]
+        and len(said) == 2
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 10, 60])
-def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(at, spec, dataset, disk, expected):
+def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(
+    at, spec, dataset, disk, expected
+):
     folder, store = open_on(disk, spec, dataset)
     store.availability.limit = 0.2
 
@@ -84,7 +97,9 @@ def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(at, s
         if isinstance(event, RunEvaluated) and event.iteration == at:
             disk.fill()
 
-    with pytest.raises(StorageUnavailable, match=f"the storage of study tiny does not answer: {NO_ROOM}"):
+    with pytest.raises(
+        StorageUnavailable, match=f"the storage of study tiny does not answer: {NO_ROOM}"
+    ):
         Loop(store, dataset, folder, fill).run()
     disk.free()
     _, again = open_on(disk, spec, dataset)

@@ -17,15 +17,21 @@ from sweeplab.train.step import TrainStep
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ERRORS = {
-    "CUDA's allocator": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    "the CPU's": RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    "CUDA's allocator": torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB."
+    ),
+    "the CPU's": RuntimeError(
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+    ),
     "Python's": MemoryError(),
 }
 
 
 def losses(folder):
     return {
-        run.path.name: [(each.iteration, each.val_loss, each.train_loss) for each in run.points()]
+        run.path.name: [
+            (each.iteration, each.val_loss, each.train_loss) for each in run.points()
+        ]
         for run in folder.runs()
     }
 
@@ -36,7 +42,9 @@ def holds(monkeypatch, n_runs, n_rows, error, after=0):
 
     def differentiate(step, inputs, buffers):
         rows = len(inputs.batch.targets[0]) // step.n_parts
-        if inputs.columns["step"][0] > after and (len(inputs.numbers) > n_runs or rows > n_rows):
+        if inputs.columns["step"][0] > after and (
+            len(inputs.numbers) > n_runs or rows > n_rows
+        ):
             raise error
         return real(step, inputs, buffers)
 
@@ -44,16 +52,26 @@ def holds(monkeypatch, n_runs, n_rows, error, after=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("error", "after"), [*zip(ERRORS.values(), (0, 13, 0), strict=True)], ids=ERRORS)
-def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(error, after, tiny, work, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "after"), [*zip(ERRORS.values(), (0, 13, 0), strict=True)], ids=ERRORS
+)
+def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
+    error, after, tiny, work, monkeypatch
+):
     budget, engine = Budget(trials_per_cell=8), Engine(stack=8)
     whole, _, _ = work(tiny(name="whole", budget=budget, engine=engine))
     holds(monkeypatch, 2, 4, error, after)
     folder, _, heard = work(tiny(name="halved", budget=budget, engine=engine))
     assert losses(folder) == losses(whole)
     notices = [event.message for event in heard if isinstance(event, StudyNotice)]
-    assert ["stack of 8" in notices[0], "stack of 4" in notices[1], len(notices)] == [True, True, 2]
-    evaluated = [(event.place, event.iteration) for event in heard if isinstance(event, RunEvaluated)]
+    assert ["stack of 8" in notices[0], "stack of 4" in notices[1], len(notices)] == [
+        True,
+        True,
+        2,
+    ]
+    evaluated = [
+        (event.place, event.iteration) for event in heard if isinstance(event, RunEvaluated)
+    ]
     assert len(set(evaluated)) == 8 * 3
     assert all(run.read_end().grad_accum is None for run in folder.runs())
 
@@ -74,7 +92,9 @@ def test_a_run_alone_is_computed_in_more_parts_and_its_end_says_so(tiny, work, m
         assert found[name][-1][1] == pytest.approx(curve[-1][1], rel=1e-5)
     assert found != expected, "the last bits of gradients are other ones"
     said = [event.message for event in heard if isinstance(event, StudyNotice)]
-    assert "continuing with grad_accum 4" in said[-1] and len(said) < 6, "the second trial does not try again"
+    assert "continuing with grad_accum 4" in said[-1] and len(said) < 6, (
+        "the second trial does not try again"
+    )
 
 
 def test_what_is_computed_in_parts_stays_so_where_it_goes_on(tiny, work, monkeypatch):
@@ -90,7 +110,9 @@ def test_what_is_computed_in_parts_stays_so_where_it_goes_on(tiny, work, monkeyp
 
 
 def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch):
-    whole, _, _ = work(tiny(name="whole", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
+    whole, _, _ = work(
+        tiny(name="whole", budget=Budget(trials_per_cell=2), engine=Engine(stack=2))
+    )
     real, broken = Stack.step, []
 
     def step(stack):
@@ -101,11 +123,15 @@ def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch):
             raise MemoryError
 
     monkeypatch.setattr(Stack, "step", step)
-    folder, _, _ = work(tiny(name="torn", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
+    folder, _, _ = work(
+        tiny(name="torn", budget=Budget(trials_per_cell=2), engine=Engine(stack=2))
+    )
     assert losses(folder) == losses(whole)
 
 
-def test_a_run_that_does_not_fit_fails_once_with_the_sizes_and_spares_smaller_ones(tiny, work, monkeypatch):
+def test_a_run_that_does_not_fit_fails_once_with_the_sizes_and_spares_smaller_ones(
+    tiny, work, monkeypatch
+):
     holds(monkeypatch, 1, 0, ERRORS["the CPU's"])
     folder, _, heard = work(tiny(budget=Budget(trials_per_cell=5), engine=Engine(stack=1)))
     ends = [event.ending for event in heard if isinstance(event, TrialEnded)]
@@ -170,7 +196,9 @@ def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path):
 
     def train(name, at, megabytes, *changes):
         command = [sys.executable, "-c", TIGHT, name, str(at), str(megabytes), *changes]
-        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout), StudyFolder(tmp_path / "lab", name)
 
@@ -182,7 +210,9 @@ def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path):
     said, folder = train("alone", 2, 10)
     ends = [run.read_end() for run in folder.runs()]
     assert "; continuing with grad_accum" in said[-1]
-    assert [end.state for end in ends] == ["complete"] * 4 and all(end.grad_accum for end in ends)
+    assert [end.state for end in ends] == ["complete"] * 4 and all(
+        end.grad_accum for end in ends
+    )
     said, folder = train("never", 0, 12, "batch_size=1", "block_size=4096")
     errors = [run.read_end().error for run in folder.runs()]
     assert errors and all(error.startswith(f"{DOES_NOT_FIT}: ") for error in errors)

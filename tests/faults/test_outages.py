@@ -30,7 +30,9 @@ class Locked:
     """Keeps all others from writing to a database, as a backup or a process that hangs does."""
 
     def __init__(self, folder):
-        self._connection = sqlite3.connect(folder.database, 60, isolation_level=None, check_same_thread=False)
+        self._connection = sqlite3.connect(
+            folder.database, 60, isolation_level=None, check_same_thread=False
+        )
         self._connection.execute("BEGIN IMMEDIATE")
 
     def free(self):
@@ -38,7 +40,9 @@ class Locked:
         self._connection.close()
 
 
-def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(tiny, opened, briefly_busy):
+def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(
+    tiny, opened, briefly_busy
+):
     folder, store = opened(tiny(pruner=Pruner(type="median", options={"n_startup_trials": 1})))
     said = []
     store.availability.limit, store.availability.say = 60.0, said.append
@@ -52,14 +56,22 @@ def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(tiny, o
     lock.free()
     assert store.report_many([Report(bad, 20, 3.0)]).behind == {bad.trial_id}
     assert store.trials(store.cells[0])[1].intermediate_values == {0: 3.0, 10: 3.0, 20: 3.0}
-    assert ["does not answer" in said[0], "answers again" in said[1], len(said)] == [True, True, 2]
+    assert ["does not answer" in said[0], "answers again" in said[1], len(said)] == [
+        True,
+        True,
+        2,
+    ]
 
 
-def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(tiny, opened, briefly_busy):
+def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(
+    tiny, opened, briefly_busy
+):
     folder, store = opened(tiny())
     first, second = claim_one(store), claim_one(store)
     lock = Locked(folder)
-    with pytest.raises(StorageUnavailable, match=r"the storage of study tiny does not answer: .*locked"):
+    with pytest.raises(
+        StorageUnavailable, match=r"the storage of study tiny does not answer: .*locked"
+    ):
         store.finish(first, "complete", 1.0, {})
     store.availability.limit = 60.0
     threading.Timer(0.5, lock.free).start()
@@ -116,5 +128,7 @@ def test_a_worker_that_lost_its_database_for_good_has_saved_its_runs(
     monkeypatch.setattr(again.leases, "owner", store.leases.owner)
     expire_leases(store)
     Loop(again, dataset, folder).run()
-    assert Counter(trial.state.name for trial in again.trials(again.cells[0])) == {"COMPLETE": 2}
+    assert Counter(trial.state.name for trial in again.trials(again.cells[0])) == {
+        "COMPLETE": 2
+    }
     assert all(run.read_end().state == "complete" for run in folder.runs())

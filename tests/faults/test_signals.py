@@ -55,7 +55,9 @@ def test_signals_to_the_whole_group_lose_no_step(study):
     study.start()
     assert study.process.wait() == 0, study.said.read_text()
     assert [run.read_end().state for run in folder.runs()] == ["complete"] * 4
-    assert lines(folder) == {run.path: len(run.points()) for run in folder.runs()}, "no point twice"
+    assert lines(folder) == {run.path: len(run.points()) for run in folder.runs()}, (
+        "no point twice"
+    )
     assert all(lines(folder)[path] >= n for path, n in before.items())
 
 
@@ -76,7 +78,8 @@ def compiles(process):
 
 @pytest.mark.parametrize("asked_by", ["a signal", "study stop"])
 def test_a_worker_that_compiles_leaves_before_it_has_compiled(asked_by, tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))  # of its own: other tests compile, too
+    # Of its own: other tests compile, too.
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))
     text = STUDY.replace("n_embd: 16", "n_embd: 24, compile: true")
     study = Study(tmp_path, tmp_path / "lab", random.Random(0), text=text)
     study.start()
@@ -86,7 +89,15 @@ def test_a_worker_that_compiles_leaves_before_it_has_compiled(asked_by, tmp_path
     if asked_by == "a signal":
         os.killpg(study.process.pid, signal.SIGTERM)
     else:
-        command = [sys.executable, "-m", "sweeplab", "stop", "killed", "--lab", str(study.folder.lab)]
+        command = [
+            sys.executable,
+            "-m",
+            "sweeplab",
+            "stop",
+            "killed",
+            "--lab",
+            str(study.folder.lab),
+        ]
         subprocess.run(command, check=True)
     assert not psutil.wait_procs(found, timeout=300)[1]
     study.process.wait()
@@ -101,4 +112,6 @@ def test_a_signal_to_one_worker_replaces_it_and_loses_no_step(study):
     assert study.process.wait() == 0, study.said.read_text()
     runs = list(study.folder.runs())
     assert [run.read_end().state for run in runs] == ["complete"] * 4
-    assert lines(study.folder) == {run.path: len(run.points()) for run in runs}, "no point twice"
+    assert lines(study.folder) == {run.path: len(run.points()) for run in runs}, (
+        "no point twice"
+    )

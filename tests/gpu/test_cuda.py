@@ -44,7 +44,9 @@ def test_the_tables_configuration_reaches_the_cpus_loss(compiled):
     values = Hyperparameters(vocab_size=data.tokenizer.vocab_size, patience=None)
     on_cuda = values.replace(device="cuda", dtype="bfloat16", compile=compiled)
     on_cpu = values.replace(device="cpu", dtype="float32", compile=False)
-    assert final_losses(on_cuda, data, 1) == pytest.approx(final_losses(on_cpu, data, 1), abs=0.02)
+    assert final_losses(on_cuda, data, 1) == pytest.approx(
+        final_losses(on_cpu, data, 1), abs=0.02
+    )
 
 
 def test_a_stack_on_cuda_learns_what_each_run_learns_alone():
@@ -64,12 +66,23 @@ def test_an_optimizer_takes_the_cpus_steps(name):
     for device in ("cpu", "cuda"):
         generator = torch.Generator().manual_seed(0)
         weights = torch.stack([layout.initial_row(seed) for seed in range(3)]).to(device)
-        state = {key: torch.zeros(3, size, device=device) for key, size in optimizer.buffers().items()}
+        state = {
+            key: torch.zeros(3, size, device=device)
+            for key, size in optimizer.buffers().items()
+        }
         for step in range(1, 6):
             gradient = torch.randn(3, layout.row_size, generator=generator)
             gradient[:, layout.n_params :] = 0.0
-            usual = {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "momentum": 0.9}
-            rates = [Rates.at(learning_rate=1e-2 / (row + 1), step=step, **usual) for row in range(3)]
+            usual = {
+                "weight_decay": 0.1,
+                "beta1": 0.9,
+                "beta2": 0.95,
+                "eps": 1e-8,
+                "momentum": 0.9,
+            }
+            rates = [
+                Rates.at(learning_rate=1e-2 / (row + 1), step=step, **usual) for row in range(3)
+            ]
             columns = torch.tensor(rates, dtype=torch.float64, device=device).unbind(1)
             optimizer.update_(weights, gradient.to(device), state, Rates(*columns))
         found.append(weights.cpu())

@@ -17,7 +17,12 @@ from sweeplab.tracking.models import LoadedRun, Model
 VOCABULARY = 262
 GPT2 = {"family": "decoder"}
 LLAMA = {"family": "decoder", "positions": "rotary", "norm": "rmsnorm", "activation": "swiglu"}
-BERT = {"family": "encoder", "norm_position": "post", "embedding_norm": True, "n_token_types": 2}
+BERT = {
+    "family": "encoder",
+    "norm_position": "post",
+    "embedding_norm": True,
+    "n_token_types": 2,
+}
 T5 = {
     "family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False, "activation": "relu",
 }  # fmt: skip
@@ -41,22 +46,77 @@ BASES = {
 EXPRESSIBLE = (
     (GPT2, {}),
     (GPT2, {"bias": False, "tie_weights": False, "activation": "relu", "d_ff": 12}),
-    (GPT2, {"positions": "none", "activation": "relu2", "parametrization": "mup", "mup_base_width": 2}),
+    (
+        GPT2,
+        {
+            "positions": "none",
+            "activation": "relu2",
+            "parametrization": "mup",
+            "mup_base_width": 2,
+        },
+    ),
     (LLAMA, {}),
-    (LLAMA, {"n_kv_head": 1, "head_dim": 6, "bias": False, "rotary_base": 500.0, "norm_eps": 1e-3}),
-    (LLAMA, {"attention": "local", "attention_window": 3, "n_kv_head": 1, "bias": False}),  # Mistral
-    (NEOX, {"parallel_block": True, "rotary_share": 0.5, "tie_weights": False, "activation": "relu"}),
-    (NEOX, {"parallel_block": True, "shared_norm": False, "ff_bias": False, "attention_scale": "n_embd"}),
+    (
+        LLAMA,
+        {"n_kv_head": 1, "head_dim": 6, "bias": False, "rotary_base": 500.0, "norm_eps": 1e-3},
+    ),
+    # Mistral.
+    (LLAMA, {"attention": "local", "attention_window": 3, "n_kv_head": 1, "bias": False}),
+    (
+        NEOX,
+        {
+            "parallel_block": True,
+            "rotary_share": 0.5,
+            "tie_weights": False,
+            "activation": "relu",
+        },
+    ),
+    (
+        NEOX,
+        {
+            "parallel_block": True,
+            "shared_norm": False,
+            "ff_bias": False,
+            "attention_scale": "n_embd",
+        },
+    ),
     (QWEN2, {"n_kv_head": 1, "tie_weights": False}),
     (QWEN3, {"n_kv_head": 1, "head_dim": 6, "attention_scale": "n_embd"}),
     (BERT, {}),
-    (BERT, {"tie_weights": False, "n_token_types": 0, "activation": "relu2", "positions": "sinusoidal"}),
+    (
+        BERT,
+        {
+            "tie_weights": False,
+            "n_token_types": 0,
+            "activation": "relu2",
+            "positions": "sinusoidal",
+        },
+    ),
     (T5, {"tie_scale": True, "head_dim": 5, "d_ff": 12}),
-    (T5, {"activation": "geglu", "tie_weights": False, "n_encoder_layer": 1, "relative_buckets": 6}),
+    (
+        T5,
+        {
+            "activation": "geglu",
+            "tie_weights": False,
+            "n_encoder_layer": 1,
+            "relative_buckets": 6,
+        },
+    ),
     (MIXTRAL, {"n_expert_active": 3, "tie_weights": False}),
-    (MIXTRAL, {"attention": "local", "attention_window": 3, "n_kv_head": 1, "activation": "geglu_tanh"}),
+    (
+        MIXTRAL,
+        {
+            "attention": "local",
+            "attention_window": 3,
+            "n_kv_head": 1,
+            "activation": "geglu_tanh",
+        },
+    ),
     (BART, {"head_bias": True, "scale_embedding": True}),
-    (BART, {"bias": False, "activation": "relu", "positions": "sinusoidal", "n_encoder_layer": 1}),
+    (
+        BART,
+        {"bias": False, "activation": "relu", "positions": "sinusoidal", "n_encoder_layer": 1},
+    ),
 )
 
 
@@ -99,7 +159,8 @@ def random_shapes(count, seed=0):
     while count:
         names = draw.sample(sorted(CHANGES), draw.randint(0, 4))
         shape = small(
-            draw.choice(list(BASES.values())), **{name: draw.choice(CHANGES[name]) for name in names}
+            draw.choice(list(BASES.values())),
+            **{name: draw.choice(CHANGES[name]) for name in names},
         )
         if why_not(shape) is None:
             count -= 1

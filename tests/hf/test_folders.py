@@ -72,12 +72,18 @@ def test_every_legal_shape_is_expressed_or_refused_with_its_reason():
         try:
             architecture = architecture_of(shape)
         except BadInput as error:
-            assert len(error.problems) == 1 and error.problems[0].allowed and "\n" not in str(error)
+            assert (
+                len(error.problems) == 1
+                and error.problems[0].allowed
+                and "\n" not in str(error)
+            )
             n_refused += 1
         else:
             config = architecture.config(Hyperparameters.of(vars(shape)), {})
             links = architecture.links(shape, config)
-            assert {link.ours for link in links.links} == {weight.name for weight in declared(shape)}
+            assert {link.ours for link in links.links} == {
+                weight.name for weight in declared(shape)
+            }
             assert architecture.values(config)["family"] == shape.family
             n_expressed += 1
     assert n_expressed > 100 and n_refused > 800
@@ -138,7 +144,8 @@ def test_files_that_are_not_there_or_not_whole(gpt2, tmp_path):
         import_folder(tmp_path / "none", tmp_path / "run", "bad")
     (gpt2 / "model.safetensors").write_bytes(b"{}")
     with pytest.raises(
-        BadInput, match=r"model.safetensors: cannot be read as safetensors, the only supported format"
+        BadInput,
+        match=r"model.safetensors: cannot be read as safetensors, the only supported format",
     ):
         import_folder(gpt2, tmp_path / "run", "bad")
     (gpt2 / "config.json").write_text("[")
@@ -152,14 +159,18 @@ def test_files_that_are_not_there_or_not_whole(gpt2, tmp_path):
         [],
         {"a": 5},
         None,
-        *({"a": name} for name in ("/elsewhere.safetensors", "../elsewhere.safetensors", "a/../../b")),
+        *(
+            {"a": name}
+            for name in ("/elsewhere.safetensors", "../elsewhere.safetensors", "a/../../b")
+        ),
     ],
 )
 def test_an_index_that_names_no_files_or_files_elsewhere(held, gpt2, tmp_path):
     shutil.copyfile(gpt2 / "model.safetensors", gpt2.parent / "elsewhere.safetensors")
     (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": held}))
     with pytest.raises(
-        BadInput, match=r"index.json: weight_map (does not say|names '.*'; allowed: files of this folder)"
+        BadInput,
+        match=r"index.json: weight_map (does not say|names '.*'; allowed: files of this folder)",
     ):
         import_folder(gpt2, tmp_path / "run", "bad")
 
@@ -169,7 +180,9 @@ def test_a_tokenizer_of_another_form_leaves_ids(added, gpt2, tmp_path):
     file = gpt2 / "tokenizer.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"added_tokens": added}))
     found = import_folder(gpt2, tmp_path / "run", "odd")
-    assert found.tokenizer == "ids" and found.without.startswith("tokenizer.json is not supported: ")
+    assert found.tokenizer == "ids" and found.without.startswith(
+        "tokenizer.json is not supported: "
+    )
 
 
 def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path):
@@ -209,7 +222,9 @@ def test_what_hides_a_token_is_the_same_to_read_and_to_evaluate(tmp_path):
     )
     assert objective.special.ids == back.special and back.special["mask"] == 103
     batch = objective.training(0, 0)
-    assert (batch.inputs[(batch.targets >= 0) & (batch.inputs != batch.targets)] == 103).mean() > 0.7
+    assert (
+        batch.inputs[(batch.targets >= 0) & (batch.inputs != batch.targets)] == 103
+    ).mean() > 0.7
 
 
 def test_nothing_is_replaced_unasked(gpt2, tmp_path):
@@ -248,25 +263,35 @@ def test_a_tokenizer_that_we_lack_leaves_ids(gpt2, tmp_path):
     assert (found.tokenizer, found.without) == ("ids", "there is no tokenizer.json")
     tokenizer = load_checkpoint(tmp_path / "run").tokenizer
     assert tokenizer.decode(tokenizer.encode("12 7\n261")) == "12 7 261"
-    for text, word in (("12 seven", "'seven' at 3"), ("262", "'262' at 0"), ("-1", "'-1' at 0")):
+    for text, word in (
+        ("12 seven", "'seven' at 3"),
+        ("262", "'262' at 0"),
+        ("-1", "'-1' at 0"),
+    ):
         with pytest.raises(ValueError, match=f"{word} is not a token id from 0 to 261"):
             tokenizer.encode(text)
 
 
 def test_a_t5_without_room_for_a_span(tmp_path):
     export_run(run_of(small(T5)), tmp_path / "t5")
-    with pytest.raises(BadInput, match=r"config.json: block_size 2 is too small for spans: at least 3"):
+    with pytest.raises(
+        BadInput, match=r"config.json: block_size 2 is too small for spans: at least 3"
+    ):
         import_folder(rewritten(tmp_path / "t5", n_positions=2), tmp_path / "run", "bad")
 
 
 def test_half_a_character_cannot_be_written(tmp_path):
     tokenizer = CharTokenizer.train("ab\ud800")
-    with pytest.raises(BadInput, match=r"tokenizer char: character .* is half of a surrogate pair, not text"):
+    with pytest.raises(
+        BadInput, match=r"tokenizer char: character .* is half of a surrogate pair, not text"
+    ):
         export_run(run_of(small(GPT2), tokenizer=tokenizer), tmp_path / "hf")
 
 
 def test_every_architecture_has_runs_here():
-    written = {architecture_of(small(base, **changed)).model_type for base, changed in EXPRESSIBLE}
+    written = {
+        architecture_of(small(base, **changed)).model_type for base, changed in EXPRESSIBLE
+    }
     assert written == ARCHITECTURES.keys() - {"roberta", "distilbert", "mt5"}, (
         "what these express, BERT or T5 does, too"
     )
@@ -276,9 +301,13 @@ def test_barts_head_has_a_bias_where_its_file_has_one(tmp_path):
     for head_bias in (True, False):
         run = run_of(small(BART, head_bias=head_bias))
         export_run(run, tmp_path / "bart", force=True)
-        assert ("final_logits_bias" in load_file(tmp_path / "bart/model.safetensors")) is head_bias
+        assert (
+            "final_logits_bias" in load_file(tmp_path / "bart/model.safetensors")
+        ) is head_bias
         import_folder(tmp_path / "bart", tmp_path / "run", "back", force=True)
         assert load_checkpoint(tmp_path / "run").model.shape.has_head_bias is head_bias
     rewritten(tmp_path / "bart", decoder_ffn_dim=7)
-    with pytest.raises(BadInput, match="decoder_ffn_dim 7, which differs from encoder_ffn_dim; allowed: 32"):
+    with pytest.raises(
+        BadInput, match="decoder_ffn_dim 7, which differs from encoder_ffn_dim; allowed: 32"
+    ):
         import_folder(tmp_path / "bart", tmp_path / "run", "back", force=True)

@@ -53,8 +53,12 @@ def opened(folder, shape):
     """Open a folder as a user would; nothing may be missing there, or left over."""
     # Its grouped products, on a CPU, are only for sizes that are multiples of four.
     plain = {"experts_implementation": "eager"} if shape.n_expert > 1 else {}
-    model, report = AUTO[shape.family].from_pretrained(folder, output_loading_info=True, **plain)
-    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    model, report = AUTO[shape.family].from_pretrained(
+        folder, output_loading_info=True, **plain
+    )
+    assert not any(
+        report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    )
     return model.eval()
 
 
@@ -71,7 +75,8 @@ def check_same(run, model):
     """Compare logits to 1e-5, in parts of the largest where that is above one; return the largest difference."""
     batch = tokens_of(run.model.shape)
     ours, places = logits_of(run, *batch), {}
-    if model.config.model_type == "roberta":  # else a padding token among the tokens has no position
+    # Else a padding token among the tokens has no position.
+    if model.config.model_type == "roberta":
         first = model.config.pad_token_id + 1
         places["position_ids"] = torch.arange(first, first + batch[0].shape[1])[None]
     difference = float((ours - theirs(model, *batch, **places)).abs().max()) / max(
@@ -118,7 +123,14 @@ BERT_SIZES = {**SIZES, "max_position_embeddings": 12}
 DISTILBERT_SIZES = {
     "vocab_size": 50, "dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 20, "max_position_embeddings": 12,
 }  # fmt: skip
-T5_SIZES = {"vocab_size": 50, "d_model": 24, "d_kv": 5, "d_ff": 20, "num_layers": 2, "num_heads": 3}
+T5_SIZES = {
+    "vocab_size": 50,
+    "d_model": 24,
+    "d_kv": 5,
+    "d_ff": 20,
+    "num_layers": 2,
+    "num_heads": 3,
+}
 BART_SIZES = {
     "vocab_size": 50, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 12,
     "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20,
@@ -189,7 +201,9 @@ def test_a_classifier_keeps_its_labels(tmp_path):
     for text in ("the cat", "a dog barks"):
         read = [tokenizer.bos_token_id, *tokenizer(text)["input_ids"], tokenizer.eos_token_id]
         with torch.no_grad():
-            shares = model(torch.tensor([read])).logits[0, 0, -config.num_labels :].softmax(dim=-1)
+            shares = (
+                model(torch.tensor([read])).logits[0, 0, -config.num_labels :].softmax(dim=-1)
+            )
         found = dict(zip(config.id2label.values(), shares.tolist(), strict=True))
         (ours,) = Run.of(run).predict([text])
         assert found == pytest.approx(ours["probabilities"], abs=1e-5)
@@ -219,13 +233,18 @@ def planted(class_name, **config):
 def test_a_model_of_theirs_computes_the_same_here_and_back_there(name, tmp_path):
     """With -s, print the largest differences of logits: of a model there and here, and there after both ways."""
     class_name, config = CONFIGS[name]
-    for model, most in ((planted(class_name, **config), 1e-5), (made(class_name, **config), 1e-6)):
+    for model, most in (
+        (planted(class_name, **config), 1e-5),
+        (made(class_name, **config), 1e-6),
+    ):
         model.save_pretrained(tmp_path / "theirs")
         import_folder(tmp_path / "theirs", tmp_path / "run", "run", force=True)
         run = load_checkpoint(tmp_path / "run")
         export_run(run, tmp_path / "back", force=True)
         back = opened(tmp_path / "back", run.model.shape)
-        assert type(back).__name__ == class_name.replace("BertForPreTraining", "BertForMaskedLM")
+        assert type(back).__name__ == class_name.replace(
+            "BertForPreTraining", "BertForMaskedLM"
+        )
         here, there = check_same(run, model), check_same(run, back)
         print(f"| {name} | {class_name} | {here:.1e} | {there:.1e} |")
         assert max(here, there) <= most
@@ -242,7 +261,9 @@ def test_padding_is_unseen_there_too(base, padded, tmp_path):
     inputs, source = tokens_of(run.model.shape)
     ours = logits_of(run, inputs, source, **{padded: lengths})
     seen = torch.arange((inputs if source is None else source).shape[1]) < lengths[:, None]
-    found = theirs(opened(tmp_path, run.model.shape), inputs, source, attention_mask=seen.long())
+    found = theirs(
+        opened(tmp_path, run.model.shape), inputs, source, attention_mask=seen.long()
+    )
     counted = seen if source is None else torch.ones_like(inputs, dtype=torch.bool)
     torch.testing.assert_close(ours[counted], found[counted], rtol=1e-5, atol=1e-5)
     whole = logits_of(run, inputs, source)
@@ -252,7 +273,9 @@ def test_padding_is_unseen_there_too(base, padded, tmp_path):
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_tokenizers_open_there_and_feed_the_model(name, tmp_path):
     tokenizer = TOKENIZERS[name].train(TEXT * 3)
-    run = run_of(small(GPT2, vocab_size=tokenizer.vocab_size, block_size=64), tokenizer=tokenizer)
+    run = run_of(
+        small(GPT2, vocab_size=tokenizer.vocab_size, block_size=64), tokenizer=tokenizer
+    )
     export_run(run, tmp_path)
     ids = tokenizer.encode(TEXT).tolist()
     for kind in (transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast):
@@ -292,7 +315,13 @@ def test_their_generate_goes_on_as_ours_would(base, tmp_path):
     n_before = ours.shape[1]
     mask = torch.ones_like(first)
     # What a checker would hear of first: a generation_config.json that contradicts itself.
-    asked = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None, "max_new_tokens": 6}
+    asked = {
+        "do_sample": False,
+        "temperature": None,
+        "top_k": None,
+        "top_p": None,
+        "max_new_tokens": 6,
+    }
     found = model.generate(first, attention_mask=mask, **asked)[0, n_before:]
     for _ in range(len(found)):
         ours = torch.cat([ours, logits_of(run, ours, source)[:, -1:].argmax(dim=-1)], dim=1)

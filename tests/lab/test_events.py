@@ -32,7 +32,9 @@ def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, 
     folder, store = opened(tiny(budget=Budget(trials_per_cell=1)))
     Loop(store, dataset, folder).run()
     heard = []
-    feed = EventStream(folder, lambda run, points, end: heard.extend(point.iteration for point in points))
+    feed = EventStream(
+        folder, lambda run, points, end: heard.extend(point.iteration for point in points)
+    )
     *_, ended = feed.new(latest_only=True)
     assert isinstance(ended, TrialEnded)
     (run,) = folder.runs()
@@ -40,5 +42,7 @@ def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, 
     run.end_file.unlink()
     run.append([replace(last, iteration=last.iteration + 10)])
     assert feed.reopen(*ended.place)
-    assert [(type(each), each.iteration) for each in feed.new()] == [(RunEvaluated, last.iteration + 10)]
+    assert [(type(each), each.iteration) for each in feed.new()] == [
+        (RunEvaluated, last.iteration + 10)
+    ]
     assert heard == [point.iteration for point in run.points()]

@@ -31,7 +31,12 @@ def plant(lab, losses, cells=("all",), search=RANGE, sampled=RATES, baseline=9.0
     """Write a study's records, in each cell a trial for each sampled value; return what is found."""
     folder = StudyFolder(lab, "planted")
     folder.path.mkdir(parents=True, exist_ok=True)
-    study = {"search": search, "fixed": {}, "grid": {}, "objective": {"metric": "val_loss", "at": "best"}}
+    study = {
+        "search": search,
+        "fixed": {},
+        "grid": {},
+        "objective": {"metric": "val_loss", "at": "best"},
+    }
     folder.canonical_file.write_text(json.dumps(study))
     folder.baselines_file.write_text(json.dumps({cell: {"loss": baseline} for cell in cells}))
     (name,), values = search, Hyperparameters(max_iters=1000)
@@ -40,18 +45,28 @@ def plant(lab, losses, cells=("all",), search=RANGE, sampled=RATES, baseline=9.0
             state = RunState(states[number] if number < len(states) else "complete")
             loss, run = float(losses(value)), folder.run(cell, number, 0)
             place = {"key": f"{cell}/{number}/0", "cell": cell, "trial": number, "seed": 0}
-            run.write_start(RunStart(**place, values=values, sampled={name: value}, started=0.0))
+            run.write_start(
+                RunStart(**place, values=values, sampled={name: value}, started=0.0)
+            )
             ending = TrialEnding(state, loss, {0: state})
             run.write_end(RunEnd(state=state, value=loss, best_val_loss=loss, ending=ending))
     return find_limits(StudyTrials(folder))
 
 
-@pytest.mark.parametrize("cells", [("all",), ("n_layer=1", "n_layer=2")], ids=["one cell", "two cells"])
+@pytest.mark.parametrize(
+    "cells", [("all",), ("n_layer=1", "n_layer=2")], ids=["one cell", "two cells"]
+)
 def test_a_best_value_at_the_end_of_its_range_is_said(tmp_path, cells):
     (finding,) = plant(tmp_path, rising, cells)
-    assert (finding.kind, finding.name, finding.cells) == ("end of range", "learning_rate", cells)
+    assert (finding.kind, finding.name, finding.cells) == (
+        "end of range",
+        "learning_rate",
+        cells,
+    )
     assert "upper end of its range (1e-3 to 0.1)" in finding.what
-    assert finding.change.startswith("raise search.learning_rate.max to 1: sweeplab extend planted --widen")
+    assert finding.change.startswith(
+        "raise search.learning_rate.max to 1: sweeplab extend planted --widen"
+    )
     (lower,) = plant(tmp_path / "other", lambda rate: -rising(rate), cells)
     assert lower.change.startswith("lower search.learning_rate.min to 1e-4: ")
     (among_pruned,) = plant(tmp_path / "pruned", rising, cells, states=("pruned",) * 6)
@@ -62,8 +77,10 @@ def test_a_best_value_at_the_end_of_its_range_is_said(tmp_path, cells):
     ("losses", "planted"),
     [
         (valley, {}),
-        (lambda rate: 2.0 - 0.1 * (rate == RATES[-1]), {}),  # the best by luck: others do not fall towards it
-        (rising, {"states": ("complete",) * 6 + ("diverged",) * 2}),  # beyond the best, trials diverge
+        # The best by luck: others do not fall towards it.
+        (lambda rate: 2.0 - 0.1 * (rate == RATES[-1]), {}),
+        # Beyond the best, trials diverge.
+        (rising, {"states": ("complete",) * 6 + ("diverged",) * 2}),
         (lambda share: 3 - share, {"search": DROPOUT, "sampled": np.linspace(0, 0.45, 8)}),
         (lambda share: 3 + share, {"search": DROPOUT, "sampled": np.linspace(0, 0.5, 8)}),
         (rising, {"sampled": RATES[-2:]}),  # two trials are no trend
@@ -89,7 +106,9 @@ def test_a_loss_above_that_of_n_grams_in_every_cell_is_said_and_in_some_cells_is
     assert finding.kind == "above n-grams" and finding.limit == 1.5
     assert "raise max_iters" in finding.in_words()
     folder = StudyFolder(tmp_path, "planted")
-    folder.baselines_file.write_text(json.dumps({"small": {"loss": 1.5}, "large": {"loss": 9.0}}))
+    folder.baselines_file.write_text(
+        json.dumps({"small": {"loss": 1.5}, "large": {"loss": 9.0}})
+    )
     assert find_limits(StudyTrials(folder)) == []
 
 
@@ -103,5 +122,7 @@ def test_a_loss_above_that_of_n_grams_in_every_cell_is_said_and_in_some_cells_is
         ("warmup_iters", {"min": 10, "max": 100}, "max", 140),
     ],
 )
-def test_a_widened_range_grows_on_its_own_scale_within_the_bounds_of_the_table(name, entry, end, to):
+def test_a_widened_range_grows_on_its_own_scale_within_the_bounds_of_the_table(
+    name, entry, end, to
+):
     assert widened(name, entry, end) == pytest.approx(to, rel=0.05)

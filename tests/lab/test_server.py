@@ -22,10 +22,14 @@ from sweeplab.lab import server as servers
 from sweeplab.lab.server import Server, program_folders
 from sweeplab.records.folders import StudyFolder, service_url
 
-psycopg = pytest.importorskip("psycopg", reason="psycopg, of the extra postgres, is not installed")
+psycopg = pytest.importorskip(
+    "psycopg", reason="psycopg, of the extra postgres, is not installed"
+)
 pytestmark = [
     pytest.mark.postgres,
-    pytest.mark.skipif(not [*program_folders()], reason="PostgreSQL's programs are not installed"),
+    pytest.mark.skipif(
+        not [*program_folders()], reason="PostgreSQL's programs are not installed"
+    ),
 ]
 STUDY = """\
 name: tiny
@@ -58,7 +62,9 @@ def run(lab, monkeypatch):
 
     def run(*words, code=0):
         command = [sys.executable, "-m", "sweeplab", *words, "--lab", str(lab)]
-        ended = subprocess.run(command, cwd=lab.parent, capture_output=True, text=True, timeout=200)
+        ended = subprocess.run(
+            command, cwd=lab.parent, capture_output=True, text=True, timeout=200
+        )
         assert ended.returncode == code, ended.stdout + ended.stderr
         return ended.stdout + ended.stderr
 
@@ -81,7 +87,9 @@ def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, l
     run("study", "run", "tiny.yaml")
     folder = StudyFolder(lab, "tiny")
     assert folder.is_on_own_server and not folder.database.exists()
-    restore = json.loads(run("storage", "backup", "--output", str(lab / "all.dump"), "--json"))["restore"]
+    restore = json.loads(run("storage", "backup", "--output", str(lab / "all.dump"), "--json"))[
+        "restore"
+    ]
     assert (lab / "all.dump").stat().st_mode & 0o077 == 0
     run("study", "extend", "tiny", "--trials-per-cell", "4", "--no-run")
     run("study", "resume", "tiny")
@@ -98,7 +106,8 @@ def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, l
     ]
     assert holding == [Server(lab).service] and holding[0].stat().st_mode & 0o077 == 0
     assert not any(
-        password in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])
+        password in " ".join(each.info["cmdline"] or ())
+        for each in psutil.process_iter(["cmdline"])
     )
 
     # Whoever reaches its port needs it.
@@ -112,7 +121,10 @@ def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, l
     assert "was not running" in run("storage", "stop")
     said = run("study", "resume", "tiny", code=2)
     assert said.count("\n") == 1 and "sweeplab storage start" in said
-    cures = {each["name"]: each["cure"] for each in json.loads(run("doctor", "tiny", "--json", code=1))}
+    cures = {
+        each["name"]: each["cure"]
+        for each in json.loads(run("doctor", "tiny", "--json", code=1))
+    }
     assert cures["storage"].startswith("sweeplab storage start")
 
 
@@ -138,7 +150,9 @@ def test_data_of_somebody_else_are_not_started(run, lab, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(lab.parent / "other"))
     for words in ("start", "backup"):
         said = run("storage", words, code=2)
-        assert "which you have not started: it was not contacted" in said and said.count("\n") == 1
+        assert (
+            "which you have not started: it was not contacted" in said and said.count("\n") == 1
+        )
     assert not Server(lab).is_running and "which you have not started" in server_found(lab)
     run("storage", "start", "--allow-data")
     assert "is up" in server_found(lab)
@@ -183,7 +197,11 @@ def test_a_damaged_record_of_its_start_is_said_in_one_line(content, run, lab):
 
 def test_a_crash_of_the_machine_is_recovered_from(run, lab):
     run("storage", "start")
-    url = service_url(Server(lab).service).set(drivername="postgresql").render_as_string(hide_password=False)
+    url = (
+        service_url(Server(lab).service)
+        .set(drivername="postgresql")
+        .render_as_string(hide_password=False)
+    )
     with psycopg.connect(url) as connection:
         connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 1000) AS n")
     head = postmaster(lab)
@@ -205,7 +223,12 @@ def test_beyond_loopback_there_is_tls_and_the_certificate_is_checked(run, lab):
     run("storage", "start", "--host", "0.0.0.0")
     url = service_url(Server(lab).service)
     assert url.host != "0.0.0.0" and url.query["sslmode"] == "verify-ca"
-    given = {"host": "127.0.0.1", "port": url.port, "user": url.username, "password": url.password}
+    given = {
+        "host": "127.0.0.1",
+        "port": url.port,
+        "user": url.username,
+        "password": url.password,
+    }
     certificate = str(url.query["sslrootcert"])
     with psycopg.connect(
         **given, dbname="postgres", sslmode="verify-ca", sslrootcert=certificate
@@ -225,7 +248,11 @@ def test_beyond_loopback_there_is_tls_and_the_certificate_is_checked(run, lab):
 def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab, monkeypatch):
     for host in ("nohost.example", "192.0.2.250", "a" * 70):
         said = run("storage", "start", "--host", host, code=2)
-        assert f'"{host}"' in said and "does not start: could not" in said and said.count("\n") == 1
+        assert (
+            f'"{host}"' in said
+            and "does not start: could not" in said
+            and said.count("\n") == 1
+        )
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
@@ -240,7 +267,9 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab, monkeypatch):
     started.write_text(json.dumps(known | {"host": "node7"}))
     for verb in ("start", "stop"):
         said = run("storage", verb, code=2)
-        assert said.startswith("error: the lab's storage runs on node7") and said.count("\n") == 1
+        assert (
+            said.startswith("error: the lab's storage runs on node7") and said.count("\n") == 1
+        )
     started.write_text(json.dumps(known))
     run("storage", "stop")
     if os.getuid() == 0:
@@ -257,7 +286,9 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab, monkeypatch):
 def test_all_programs_that_are_found_serve_a_lab(folder, lab, monkeypatch):
     monkeypatch.setattr(servers, "program_folders", lambda: iter([folder]))
     server = Server(lab)
-    if os.getuid() == 0 and any(not each.stat().st_mode & stat.S_IXOTH for each in folder.resolve().parents):
+    if os.getuid() == 0 and any(
+        not each.stat().st_mode & stat.S_IXOTH for each in folder.resolve().parents
+    ):
         with pytest.raises(BadInput, match="does not run as root"):
             server.start()
         return
@@ -267,9 +298,20 @@ def test_all_programs_that_are_found_serve_a_lab(folder, lab, monkeypatch):
 
 def test_a_study_that_runs_keeps_its_server(run, lab):
     run("storage", "start")
-    words = [sys.executable, "-m", "sweeplab", "study", "run", "tiny.yaml", "-o", "max_iters=30000"]
+    words = [
+        sys.executable,
+        "-m",
+        "sweeplab",
+        "study",
+        "run",
+        "tiny.yaml",
+        "-o",
+        "max_iters=30000",
+    ]
     folder = StudyFolder(lab, "tiny")
-    with subprocess.Popen([*words, "--lab", lab], cwd=lab.parent, stderr=subprocess.DEVNULL) as study:
+    with subprocess.Popen(
+        [*words, "--lab", lab], cwd=lab.parent, stderr=subprocess.DEVNULL
+    ) as study:
         while not any(folder.runs()):
             assert study.poll() is None
             time.sleep(0.1)

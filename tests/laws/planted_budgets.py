@@ -28,7 +28,9 @@ def plant_isoflop(truth, noise, random, budgets=None, n_sizes=7, decades=1.5, of
     flops = np.repeat(budgets, n_sizes)
     d = flops / (6 * n)
     loss = losses(TRUTHS[truth], n, d) * np.exp(noise * random.standard_normal(len(n)))
-    return Points({"params": n, "tokens": d, "flops": flops, "loss": loss}, np.ones(len(n)), tuned=EACH)
+    return Points(
+        {"params": n, "tokens": d, "flops": flops, "loss": loss}, np.ones(len(n)), tuned=EACH
+    )
 
 
 # Budgets, sizes, the factor of N that they span, and where their middle lies, as a share of that span, from the
@@ -59,5 +61,7 @@ def drifting(truth, design, noise, random):
     flops = np.repeat(budgets, n_sizes)
     loss = losses(planted, n, flops / (6 * n)) * np.exp(noise * random.standard_normal(len(n)))
     return Points(
-        {"params": n, "tokens": flops / (6 * n), "flops": flops, "loss": loss}, np.ones(len(n)), tuned=EACH
+        {"params": n, "tokens": flops / (6 * n), "flops": flops, "loss": loss},
+        np.ones(len(n)),
+        tuned=EACH,
     )

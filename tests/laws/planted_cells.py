@@ -29,5 +29,7 @@ def plant_cells(
         mean = 2.0 + (shifts or {}).get(at, 0.0)
         trials = mean + spread * random.standard_normal((n_trials, 1))
         losses = trials + sd * random.standard_normal((n_trials, n_seeds))
-        cells.append(CellTrials([dict(enumerate(map(float, each))) for each in losses], n_trials))
+        cells.append(
+            CellTrials([dict(enumerate(map(float, each))) for each in losses], n_trials)
+        )
     return cells

@@ -92,7 +92,9 @@ def plant(truth, where, noise, random, shared=0.0, kind=EQUAL, by=SIZE):
     Of a kind that falls with D they go as D^-0.25, about what they do in published tables; t3 are Student's.
     """
     n, d = where
-    return spoilt(n, d, losses((TRUTHS | HELD_OUT)[truth], n, d), noise, random, shared, kind, by)
+    return spoilt(
+        n, d, losses((TRUTHS | HELD_OUT)[truth], n, d), noise, random, shared, kind, by
+    )
 
 
 def spoilt(
@@ -107,7 +109,11 @@ def spoilt(
 ):
     """Return a table of losses with errors as `plant` makes them."""
     sizes, place = np.unique((n if by == SIZE else d / n).round(6), return_inverse=True)
-    drawn = random.standard_t(3, len(n)) / np.sqrt(3) if kind == HEAVY else random.standard_normal(len(n))
+    drawn = (
+        random.standard_t(3, len(n)) / np.sqrt(3)
+        if kind == HEAVY
+        else random.standard_normal(len(n))
+    )
     own = np.sqrt(1 - shared) * drawn
     if kind == FALLS:
         own *= np.exp(-0.25 * (np.log(d) - np.log(d).mean()))

@@ -19,7 +19,8 @@ def _broken(params, tokens):
 
     def losses_of(size, truth, n, d, x, y):
         bend_n, bend_d = (
-            ((1 + np.exp(2 * z)) / 2) ** (-size * there / 2) for z, there in ((x, params), (y, tokens))
+            ((1 + np.exp(2 * z)) / 2) ** (-size * there / 2)
+            for z, there in ((x, params), (y, tokens))
         )
         of_n, of_d = truth["A"] / n ** truth["alpha"], truth["B"] / d ** truth["beta"]
         return truth["E"] + of_n * bend_n + of_d * bend_d
@@ -61,11 +62,19 @@ FIVE_PERCENT = {
 def wrong_losses(truth, kind, size, where):
     """Return a truth that departs from chinchilla about the middle of a design."""
     middle = [np.log(each).mean() for each in where]
-    return lambda n, d: WRONG[kind](size, TRUTHS[truth], n, d, np.log(n) - middle[0], np.log(d) - middle[1])
+    return lambda n, d: WRONG[kind](
+        size, TRUTHS[truth], n, d, np.log(n) - middle[0], np.log(d) - middle[1]
+    )
 
 
 def wrong_table(truth, kind, size, where, noise, random):
     """Return a table of such a truth with log-normal errors."""
     n, d = where
-    loss = wrong_losses(truth, kind, size, where)(n, d) * np.exp(noise * random.standard_normal(len(n)))
-    return Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(len(n)), tuned=EACH)
+    loss = wrong_losses(truth, kind, size, where)(n, d) * np.exp(
+        noise * random.standard_normal(len(n))
+    )
+    return Points(
+        {"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss},
+        np.ones(len(n)),
+        tuned=EACH,
+    )

@@ -33,5 +33,7 @@ def mistuned_table(kind, design, truth, random):
         away = rates - best[at]
         errors = NOISE * random.standard_normal(len(rates))
         loss = mean * np.exp(_BOWL / 2 * away**2 + errors)
-        rows += [(n[at], d[at], np.exp(rate), value) for rate, value in zip(rates, loss, strict=True)]
+        rows += [
+            (n[at], d[at], np.exp(rate), value) for rate, value in zip(rates, loss, strict=True)
+        ]
     return pd.DataFrame(rows, columns=["N", "D", "lr", "loss"])

@@ -19,7 +19,10 @@ def plant_path(n_sizes, jitter, truth, random, slope=1.0):
     """Plant runs of sizes over 1.3 decades, with tokens of `jitter` (sd of logs) around the path."""
     params = np.geomspace(8e3, 1.6e5, n_sizes)
     tokens = (
-        RATIO * params[0] * (params / params[0]) ** slope * np.exp(jitter * random.standard_normal(n_sizes))
+        RATIO
+        * params[0]
+        * (params / params[0]) ** slope
+        * np.exp(jitter * random.standard_normal(n_sizes))
     )
     rows = [
         (n, d, seed, loss(n, truth) * np.exp(NOISE * random.standard_normal()))
@@ -27,4 +30,6 @@ def plant_path(n_sizes, jitter, truth, random, slope=1.0):
         for seed in range(N_SEEDS)
     ]
     frame = pd.DataFrame(rows, columns=["params", "tokens", "seed", "loss"])
-    return points_of_frame(frame, "path.csv", Counting(Conventions(params="total"))).tuned_as(EACH)
+    return points_of_frame(frame, "path.csv", Counting(Conventions(params="total"))).tuned_as(
+        EACH
+    )

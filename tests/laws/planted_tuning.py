@@ -79,7 +79,9 @@ def planted(world, seed, sizes=None):
     j = world.searched
     bend = BEND[:j, :j] * rng.uniform(0.7, 1.5)
     middle = float(np.sqrt(sizes[:, 0].min() * sizes[:, 0].max()))
-    optima = law_at(sizes, world.kind, middle)[:, :j] + world.scatter * rng.normal(size=(len(sizes), j))
+    optima = law_at(sizes, world.kind, middle)[:, :j] + world.scatter * rng.normal(
+        size=(len(sizes), j)
+    )
     rows = []
     for (n, d), optimum in zip(sizes, optima, strict=True):
         loss = 1.69 + 406 / n**0.34 + 411 / d**0.28
@@ -88,7 +90,9 @@ def planted(world, seed, sizes=None):
         else:
             axes = []
             for at in range(j):
-                center = np.round(optimum[at] / world.step + rng.uniform(-1.5, 1.5)) * world.step
+                center = (
+                    np.round(optimum[at] / world.step + rng.uniform(-1.5, 1.5)) * world.step
+                )
                 axis = center + world.step * np.arange(-world.around, world.around + 1)
                 if world.edge is not None and at == 0:
                     axis = axis[axis < optimum[at] - world.edge]
@@ -97,9 +101,15 @@ def planted(world, seed, sizes=None):
         y = np.log(loss) + excess(x - optimum, bend)
         if world.kind == "bimodal":  # a second, shallower minimum above the best learning rate
             away = x[:, 0] - optimum[0] - 2.5
-            y = np.minimum(y, np.log(loss) + 0.006 + 0.02 * away**2 + excess(x - optimum, bend) * 0.1)
+            y = np.minimum(
+                y, np.log(loss) + 0.006 + 0.02 * away**2 + excess(x - optimum, bend) * 0.1
+            )
         # Losses scatter more above the best learning rate.
-        y += world.noise * rng.normal(size=len(y)) * np.exp(0.3 * np.clip(x[:, 0] - optimum[0], -1, 2))
+        y += (
+            world.noise
+            * rng.normal(size=len(y))
+            * np.exp(0.3 * np.clip(x[:, 0] - optimum[0], -1, 2))
+        )
         rows += [(n, d, *np.exp(own), np.exp(value)) for own, value in zip(x, y, strict=True)]
     names = ["N", "D", *["lr", "bs"][:j], "loss"]
     return Planted(pd.DataFrame(rows, columns=names), sizes, optima, bend)
@@ -138,14 +148,27 @@ def dense(seed, kind="dense"):
     rates, batches = np.log(2) * np.arange(-14, -6.4, 0.5), np.log(32768 * 2.0 ** np.arange(8))
     tables = []
     for (params, tokens), middle, optimum in zip(sizes, law, optima, strict=True):
-        x = np.array([(rate, batch) for rate in rates for batch in batches if abs(rate - middle[0]) < 2.6])
+        x = np.array(
+            [
+                (rate, batch)
+                for rate in rates
+                for batch in batches
+                if abs(rate - middle[0]) < 2.6
+            ]
+        )
         if kind == "sparse":
             x = middle + rng.uniform(-1.0, 1.0, (8, 2)) * [1.4, 1.6]
         if kind == "noisy":
             x = x[::2]
         above = quartic(x - optimum, bend, skew, fourth) + noise * rng.normal(size=len(x))
         loss = (1.69 + 406 / params**0.34 + 411 / tokens**0.28) * np.exp(above)
-        columns = {"N": params, "D": tokens, "lr": np.exp(x[:, 0]), "bs": np.exp(x[:, 1]), "loss": loss}
+        columns = {
+            "N": params,
+            "D": tokens,
+            "lr": np.exp(x[:, 0]),
+            "bs": np.exp(x[:, 1]),
+            "loss": loss,
+        }
         tables.append(pd.DataFrame(columns))
     return Planted(pd.concat(tables, ignore_index=True), sizes, optima, bend, (skew, fourth))
 

@@ -18,7 +18,9 @@ def test_a_right_form_is_rarely_flagged():
     alarms = 0
     for seed in range(40):
         shared = 0.36 if seed % 2 else 0.0
-        points = plant([*TRUTHS][seed // 2 % 2], GRID, 0.005, np.random.default_rng([seed, 9]), shared)
+        points = plant(
+            [*TRUTHS][seed // 2 % 2], GRID, 0.005, np.random.default_rng([seed, 9]), shared
+        )
         alarms += misfit(points, fit(points, CHINCHILLA)).status == FLAGGED
     assert alarms <= 6
 
@@ -34,11 +36,15 @@ def test_a_wrong_form_is_flagged_and_its_direction_named(kind, size):
 def test_what_a_design_cannot_show_is_said():
     found = []
     for seed in range(6):
-        points = plant("steep", BAD["one ray, D = 20 N"], 0.02, np.random.default_rng([seed, 1]))
+        points = plant(
+            "steep", BAD["one ray, D = 20 N"], 0.02, np.random.default_rng([seed, 1])
+        )
         found.append(misfit(points, fit(points, CHINCHILLA)))
     unseen = [each for each in found if each.status == UNSEEN]
     assert len(unseen) >= 3 and "no evidence" in unseen[0].words
-    few = plant("steep", GOOD["9 points, 3 x 3"], 0.01, np.random.default_rng(0)).only(np.arange(6))
+    few = plant("steep", GOOD["9 points, 3 x 3"], 0.01, np.random.default_rng(0)).only(
+        np.arange(6)
+    )
     assert misfit(few, fit(few, CHINCHILLA)).status in (UNSEEN, NOT_SEEN)
 
 
@@ -55,7 +61,9 @@ def test_forecasts_allow_for_a_form_that_is_wrong(kind):
     inside = []
     for seed in range(8):
         random, truth = np.random.default_rng([seed, 6]), [*TRUTHS][seed % 2]
-        assessed = assess(wrong_table(truth, kind, FIVE_PERCENT[kind], GRID, 0.003, random), CHINCHILLA)
+        assessed = assess(
+            wrong_table(truth, kind, FIVE_PERCENT[kind], GRID, 0.003, random), CHINCHILLA
+        )
         at = {"params": 7.4e8, "tokens": 1.48e10}
         true = wrong_losses(truth, kind, FIVE_PERCENT[kind], GRID)(
             *(np.array([size]) for size in at.values())
@@ -67,6 +75,12 @@ def test_forecasts_allow_for_a_form_that_is_wrong(kind):
 
 def test_forms_are_held_out_side_by_side():
     points = plant("hoffmann", GRID, 0.003, np.random.default_rng(0))
-    assert [each.law for each in hold_outs(points, CHINCHILLA)] == ["chinchilla", "tied", "power-c"]
+    assert [each.law for each in hold_outs(points, CHINCHILLA)] == [
+        "chinchilla",
+        "tied",
+        "power-c",
+    ]
     few = points.only(np.arange(7))
-    assert "no cut" in hold_out(few, CHINCHILLA).words and hold_out(few, CHINCHILLA).error is None
+    assert (
+        "no cut" in hold_out(few, CHINCHILLA).words and hold_out(few, CHINCHILLA).error is None
+    )

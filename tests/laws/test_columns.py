@@ -5,7 +5,14 @@ import pandas as pd
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.columns import ROLES, Counting, pairs_of, read_columns, role_columns, rows_where
+from sweeplab.laws.columns import (
+    ROLES,
+    Counting,
+    pairs_of,
+    read_columns,
+    role_columns,
+    rows_where,
+)
 from sweeplab.laws.points import points_of_frame
 
 
@@ -47,7 +54,9 @@ def test_cells(cell, number):
     np.testing.assert_equal(values("N", [cell, "7"], "params"), [number, 7])
 
 
-@pytest.mark.parametrize("cell", ["1,0,0", "1_000", "M", "1.3 billion", "--", "31%", "3,14", True])
+@pytest.mark.parametrize(
+    "cell", ["1,0,0", "1_000", "M", "1.3 billion", "--", "31%", "3,14", True]
+)
 def test_cells_that_are_no_number(cell):
     with pytest.raises(BadInput, match=rf"'{cell}' in row 0 is not a number, such as 0\.31"):
         values("L", [cell], "loss")
@@ -55,10 +64,20 @@ def test_cells_that_are_no_number(cell):
 
 def test_a_cell_of_many_digits_is_read_in_one_pass():
     n = 300_000  # in the square of which it would take an hour
-    cells = ["9" * n + "x", "1," * n + "x", "1" + " " * n + "x", f"0.{'0' * n}", "9" * n, "1,000.5", "1.3 B"]
+    cells = [
+        "9" * n + "x",
+        "1," * n + "x",
+        "1" + " " * n + "x",
+        f"0.{'0' * n}",
+        "9" * n,
+        "1,000.5",
+        "1.3 B",
+    ]
     with pytest.raises(BadInput) as refused:
         read_columns(pd.DataFrame({"loss": cells}), {"loss": "loss"}, "runs.csv")
-    assert f"column 'loss' (loss): '{'9' * 60}…' in row 0 and 2 more is not a number" in str(refused.value)
+    assert f"column 'loss' (loss): '{'9' * 60}…' in row 0 and 2 more is not a number" in str(
+        refused.value
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +119,10 @@ def test_columns_that_say_nothing(text, said):
     with pytest.raises(BadInput) as error:
         pairs_of("--columns", text, ROLES)
     assert said in str(error.value)
-    assert pairs_of("--columns", "params=N, loss=val loss", ROLES) == {"params": "N", "loss": "val loss"}
+    assert pairs_of("--columns", "params=N, loss=val loss", ROLES) == {
+        "params": "N",
+        "loss": "val loss",
+    }
 
 
 FRAME = pd.DataFrame(
@@ -166,7 +188,9 @@ COLUMNS = {"params": "N", "tokens": "D", "loss": "L"}
 def test_numbers_that_nobody_has_are_asked_about(changes, said):
     with pytest.raises(BadInput) as error:
         points_of_frame(
-            pd.DataFrame({"N": N, "D": D, "L": L} | changes), "runs.csv", Counting(columns=COLUMNS)
+            pd.DataFrame({"N": N, "D": D, "L": L} | changes),
+            "runs.csv",
+            Counting(columns=COLUMNS),
         )
     assert said in str(error.value)
 
@@ -198,5 +222,7 @@ USUAL = {
 
 @pytest.mark.parametrize("name", USUAL)
 def test_tables_that_are_meant_are_not_doubted(name):
-    frame = pd.DataFrame(USUAL[name]).assign(flops=lambda table: 9 * table["params"] * table["tokens"])
+    frame = pd.DataFrame(USUAL[name]).assign(
+        flops=lambda table: 9 * table["params"] * table["tokens"]
+    )
     points_of_frame(frame, name, Counting(columns={role: role for role in frame}))

@@ -41,8 +41,12 @@ def test_a_planted_difference_is_told_with_its_size(n_trials):
     found = compare(plant_cells(random, 6, n_trials, spread=spread, shifts={0: -0.3}), SIX)
     assert list(found.significant) == [a == 0 for a, _ in SIX]
     assert found.evidence.verdict == DIFFERENT
-    assert all(low < 0.3 < high for low, high in list(zip(found.low, found.high, strict=True))[:5])
-    assert found.evidence_of(0).verdict == DIFFERENT and found.evidence_of(14).verdict == NOT_SEEN
+    assert all(
+        low < 0.3 < high for low, high in list(zip(found.low, found.high, strict=True))[:5]
+    )
+    assert (
+        found.evidence_of(0).verdict == DIFFERENT and found.evidence_of(14).verdict == NOT_SEEN
+    )
 
 
 def test_trials_cut_short_count_as_draws():
@@ -64,7 +68,10 @@ def test_what_cannot_be_told_says_what_would():
 
 def test_a_seed_that_moves_all_cells_alike_is_left_out_where_some_cells_lack_it():
     cells = plant_cells(np.random.default_rng(6), n_trials=1, spread=0.0, shifts={0: -0.3})
-    moved = [CellTrials([{seed: loss + 5 * seed for seed, loss in each.best.items()}], 1) for each in cells]
+    moved = [
+        CellTrials([{seed: loss + 5 * seed for seed, loss in each.best.items()}], 1)
+        for each in cells
+    ]
     moved[5] = CellTrials([{0: moved[5].best[0]}], 1)
     found = compare(moved, SIX)
     assert found.significant[:5].all() and not found.significant[5:].any()

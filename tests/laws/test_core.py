@@ -38,7 +38,13 @@ def log_density(loss, x, z, groups, a, c, r):
         return -np.inf
     rss = rest @ inverse @ rest
     logs = [np.linalg.slogdet(each)[1] for each in (v, m, columns.T @ columns)]
-    return -(n - 2) / 2 * np.log(rss) - logs[0] / 2 - logs[1] / 2 + logs[2] / 2 - (c / TILT_SD) ** 2 / 2
+    return (
+        -(n - 2) / 2 * np.log(rss)
+        - logs[0] / 2
+        - logs[1] / 2
+        + logs[2] / 2
+        - (c / TILT_SD) ** 2 / 2
+    )
 
 
 def test_the_draws_have_the_moments_of_the_density():
@@ -48,9 +54,16 @@ def test_the_draws_have_the_moments_of_the_density():
     groups = np.repeat(np.arange(4), 3)
     loss = (2 + np.exp(-0.5 * x)) * np.exp(0.01 * random.standard_normal(12))
     draws = fit_law(loss, design(x), [uniform(LOW, HIGH)], RowErrors(z, groups))
-    grids = np.linspace(0.02, 1.4, 90), np.linspace(-0.6, 0.6, 25), np.linspace(0.01, MOST_SHARED, 12)
+    grids = (
+        np.linspace(0.02, 1.4, 90),
+        np.linspace(-0.6, 0.6, 25),
+        np.linspace(0.01, MOST_SHARED, 12),
+    )
     logs = np.array(
-        [[[log_density(loss, x, z, groups, a, c, r) for r in grids[2]] for c in grids[1]] for a in grids[0]]
+        [
+            [[log_density(loss, x, z, groups, a, c, r) for r in grids[2]] for c in grids[1]]
+            for a in grids[0]
+        ]
     )
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
@@ -94,7 +107,9 @@ def test_the_next_target_leaves_three_tenths_of_the_draws_and_alike_columns_have
     least = 0.0
     for expected in (300, 180):  # or six tenths of those that count now, where they are few
         least = _next_temperature(base, likelihood, least)
-        assert 1 / (_weights(base, likelihood, least) ** 2).sum() == pytest.approx(expected, rel=0.01)
+        assert 1 / (_weights(base, likelihood, least) ** 2).sum() == pytest.approx(
+            expected, rel=0.01
+        )
     assert _cholesky(np.ones((1, 2, 2)))[0, 1, 1] == pytest.approx(2**0.5 * 1e-6, rel=0.01)
 
 
@@ -106,6 +121,7 @@ def test_the_same_seed_gives_the_same_draws():
     points = plant(next(iter(TRUTHS)), GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng(0))
     x = np.log(points.columns["params"])
     one, other = (
-        fit_law(points.columns["loss"], design(x - x.mean()), [uniform(LOW, HIGH)]) for _ in range(2)
+        fit_law(points.columns["loss"], design(x - x.mean()), [uniform(LOW, HIGH)])
+        for _ in range(2)
     )
     np.testing.assert_array_equal(one.shapes, other.shapes)

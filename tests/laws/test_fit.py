@@ -45,7 +45,10 @@ def held(law, truth, design, n_tables, shared=0.0):
         found, true = fit(points, law), of_law(law, truth)
         ends = [interval(found.values[name])[1:] for name in law.parameters]
         inside.append(
-            [low < true[name] < high for name, (low, high) in zip(law.parameters, ends, strict=True)]
+            [
+                low < true[name] < high
+                for name, (low, high) in zip(law.parameters, ends, strict=True)
+            ]
         )
     return np.mean(inside, axis=0)
 
@@ -81,7 +84,9 @@ def test_the_optimum_is_where_the_loss_is_lowest():
     for name, budget in (("chinchilla", 1e15), ("chinchilla", 1e19), ("tied", 1e17)):
         law = LAWS[name]
         values = values_of(of_law(law, "hoffmann"))
-        numbers = {each.name: float(each.measure(values)[0]) for each in optimum_of(law, budget, 6.0)}
+        numbers = {
+            each.name: float(each.measure(values)[0]) for each in optimum_of(law, budget, 6.0)
+        }
         log_nd = math.log(budget / 6)
 
         def loss(log_n, values=values, law=law, log_nd=log_nd):
@@ -104,10 +109,22 @@ def test_rows_of_a_size_share_an_error():
 @pytest.mark.parametrize(
     ("law", "change", "said"),
     [
-        ("chinchilla", lambda table, n: {k: c[:5] for k, c in table.items()}, "5 rows for the 5 parameters"),
-        ("power-n", lambda table, n: table | {"params": np.full(n, 1e6)}, "all rows have params 1e+06"),
+        (
+            "chinchilla",
+            lambda table, n: {k: c[:5] for k, c in table.items()},
+            "5 rows for the 5 parameters",
+        ),
+        (
+            "power-n",
+            lambda table, n: table | {"params": np.full(n, 1e6)},
+            "all rows have params 1e+06",
+        ),
         ("power-d", lambda table, n: table | {"loss": np.full(n, 3.0)}, "all losses are 3"),
-        ("tied", lambda table, n: {k: c for k, c in table.items() if k != "tokens"}, "tied needs 'tokens'"),
+        (
+            "tied",
+            lambda table, n: {k: c for k, c in table.items() if k != "tokens"},
+            "tied needs 'tokens'",
+        ),
     ],
 )
 def test_what_is_refused(law, change, said):

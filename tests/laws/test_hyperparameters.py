@@ -40,7 +40,9 @@ def test_planted_exponents_lie_in_their_intervals_and_are_identified():
 @pytest.mark.slow
 def test_large_cells_are_predicted_from_small_ones_at_a_fraction_of_the_cost_of_copying():
     table, small = published_like(1)
-    rows = table.frame.set_index(["N", "D"]).index.isin([tuple(size) for size in table.sizes[small]])
+    rows = table.frame.set_index(["N", "D"]).index.isin(
+        [tuple(size) for size in table.sizes[small]]
+    )
     laws = assess_hyperparameters(runs_of_frame(table.frame[rows], "table"))
     best = int(np.argmax(np.where(small, table.sizes.prod(axis=1), 0)))
     regrets, copied, held = [], [], []
@@ -48,10 +50,17 @@ def test_large_cells_are_predicted_from_small_ones_at_a_fraction_of_the_cost_of_
         logs = dict(zip(("params", "tokens"), np.log(table.sizes[c]), strict=True))
         draws = laws.surface.optimum(logs)
         ends = [interval(column)[1:] for column in draws.T]
-        held += [low <= optimum <= high for (low, high), optimum in zip(ends, table.optima[c], strict=True)]
+        held += [
+            low <= optimum <= high
+            for (low, high), optimum in zip(ends, table.optima[c], strict=True)
+        ]
         regrets.append(table.regret(c, np.median(draws, axis=0)))
         copied.append(table.regret(c, table.optima[best]))
-    assert np.mean(held) >= 0.75 and np.mean(regrets) < 0.0007 and np.mean(regrets) < np.mean(copied) / 5
+    assert (
+        np.mean(held) >= 0.75
+        and np.mean(regrets) < 0.0007
+        and np.mean(regrets) < np.mean(copied) / 5
+    )
     n, d = table.sizes.max(axis=0)
     assert 0 < predict_values(laws, {"params": n, "tokens": d})["regret"] < 0.001
 
@@ -83,7 +92,9 @@ def test_rates_far_below_the_best_are_not_said_to_matter_little():
     optimum = table.frame.groupby(["N", "D"])["loss"].transform("idxmin").map(table.frame["lr"])
     frame = table.frame[table.frame["lr"] < optimum / 3]
     try:
-        searched = assess_hyperparameters(runs_of_frame(frame, "table")).searched["learning_rate"]
+        searched = assess_hyperparameters(runs_of_frame(frame, "table")).searched[
+            "learning_rate"
+        ]
         said = searched.lacking.words if searched.lacking else ""
     except BadInput as refused:
         said = refused.problems[0].what
@@ -96,7 +107,10 @@ def test_best_rates_of_real_runs_move_with_the_width_and_not_with_the_depth():
         path = DATA / f"{name}.csv"
         laws = assess_hyperparameters(runs_of_frame(read_frame(path), str(path)))
         searched = laws.searched["learning_rate"]
-        width, depth = searched.numbers["exponent of n_embd"], searched.numbers["exponent of n_layer"]
+        width, depth = (
+            searched.numbers["exponent of n_embd"],
+            searched.numbers["exponent of n_layer"],
+        )
         assert laws.surface.sizes == ("n_embd", "n_layer")
         assert width["high"] < 0 and depth["low"] <= 0 <= depth["high"]
 
@@ -107,16 +121,21 @@ def test_a_bend_of_the_law_is_seen_and_leaves_no_number_identified():
     doubt = laws.searched["learning_rate"].doubt
     assert doubt is not None and doubt.code == "bent"
     assert all(
-        number["verdict"] != "identified" for number in laws.searched["learning_rate"].numbers.values()
+        number["verdict"] != "identified"
+        for number in laws.searched["learning_rate"].numbers.values()
     )
 
 
 def test_on_a_path_there_is_a_law_of_one_size():
     sizes = np.geomspace(6e7, 1e9, 8)[:, None] * [1, 20]
-    laws = assess_hyperparameters(runs_of_frame(planted(World(searched=1), 3, sizes).frame, "table"))
+    laws = assess_hyperparameters(
+        runs_of_frame(planted(World(searched=1), 3, sizes).frame, "table")
+    )
     assert laws.surface.sizes == ("params",)
     number = laws.searched["learning_rate"].numbers["exponent of params"]
-    assert number["low"] < RATE[1] + RATE[2] < number["high"] < number["low"] + 0.3, "tokens grow as params"
+    assert number["low"] < RATE[1] + RATE[2] < number["high"] < number["low"] + 0.3, (
+        "tokens grow as params"
+    )
     on = predict_values(laws, {"params": 2e9, "tokens": 4e10})
     assert on["best"]["learning_rate"]["value"]
     assert predict_values(laws, {"params": 2e9})["best"] == on["best"]
@@ -127,7 +146,8 @@ def test_on_a_path_there_is_a_law_of_one_size():
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_value_that_shows_no_minimum_counts_as_noise(seed):
     frame = planted(World(searched=1), seed).frame.assign(weight_decay=0.1)
-    frame.loc[::2, "weight_decay"] = 0.01  # every cell is tried at two values, whose losses do not differ
+    # Every cell is tried at two values, whose losses do not differ.
+    frame.loc[::2, "weight_decay"] = 0.01
     laws = assess_hyperparameters(runs_of_frame(frame, "table"))
     assert [*laws.searched] == ["learning_rate"] and any(
         "weight_decay" in note for note in laws.surface.runs.notes
@@ -142,20 +162,30 @@ def test_a_dense_table_gives_rates_that_cost_next_to_nothing():
     regrets, held = [], []
     for c, size in enumerate(table.sizes):
         logs = dict(zip(("params", "tokens"), np.log(size), strict=True))
-        regrets.append(table.regret(c, np.median(surface.optimum(logs, scatters=False), axis=0)))
+        regrets.append(
+            table.regret(c, np.median(surface.optimum(logs, scatters=False), axis=0))
+        )
         there = np.argmin(np.abs(surface.runs.logs - np.log(size)).sum(axis=1))
         ends = [interval(surface.optima[:, there, j])[1:] for j in range(2)]
-        held += [low <= optimum <= high for (low, high), optimum in zip(ends, table.optima[c], strict=True)]
+        held += [
+            low <= optimum <= high
+            for (low, high), optimum in zip(ends, table.optima[c], strict=True)
+        ]
     assert np.mean(regrets) < 0.0003 and np.mean(held) > 0.75
 
 
 def test_names_and_noise_of_tables():
     table = planted(World(2, 2, searched=1), 0).frame
     renamed = table.rename(columns={"lr": "peak"})
-    renamed["D"] *= np.random.default_rng(0).uniform(0.99, 1.01, len(table))  # batches do not divide tokens
+    # Batches do not divide tokens.
+    renamed["D"] *= np.random.default_rng(0).uniform(0.99, 1.01, len(table))
     named = {"learning_rate": "peak", "params": "N"}
     runs = runs_of_frame(renamed, "table", Counting(columns=named))
-    assert (runs.names, runs.n_cells, runs.sizes) == (("learning_rate",), 4, ("params", "tokens"))
+    assert (runs.names, runs.n_cells, runs.sizes) == (
+        ("learning_rate",),
+        4,
+        ("params", "tokens"),
+    )
     with_decay = table.assign(min_lr=table["lr"] / 10, wd=0.1)
     runs = runs_of_frame(with_decay, "table")
     assert runs.names == ("learning_rate",) and "min_lr follows learning_rate" in runs.notes[0]
@@ -165,10 +195,16 @@ def test_names_and_noise_of_tables():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda table: table.drop(columns="lr"), "no numeric hyperparameter has several positive values"),
+        (
+            lambda table: table.drop(columns="lr"),
+            "no numeric hyperparameter has several positive values",
+        ),
         (lambda table: table.drop(columns="loss"), "which column is the loss"),
         (lambda table: table.drop(columns=["N", "D"]), "no column is a size"),
-        (lambda table: table.assign(lr=["x", *table["lr"][1:].astype(str)]), "'x' in row 0 is not a number"),
+        (
+            lambda table: table.assign(lr=["x", *table["lr"][1:].astype(str)]),
+            "'x' in row 0 is not a number",
+        ),
         (lambda table: table.head(4), "show no minimum"),
     ],
 )
@@ -180,7 +216,8 @@ def test_a_table_that_tells_nothing_is_refused_in_a_line(change, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("N=0", "--at 'N=0'"), ("size=3", "--at has no 'size'"), ("N", "--at 'N'")]
+    ("text", "message"),
+    [("N=0", "--at 'N=0'"), ("size=3", "--at has no 'size'"), ("N", "--at 'N'")],
 )
 def test_a_target_that_is_no_size_is_refused(text, message):
     with pytest.raises(BadInput) as refused:

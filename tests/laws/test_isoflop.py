@@ -35,7 +35,9 @@ def test_intervals_cover():
         inside.append(at["low"] <= exponent("steep") <= at["high"])
         for each in found.budgets:
             if not each["edge"]:
-                inside.append(each["n_opt_low"] <= n_opt("steep", each["flops"]) <= each["n_opt_high"])
+                inside.append(
+                    each["n_opt_low"] <= n_opt("steep", each["flops"]) <= each["n_opt_high"]
+                )
     assert 0.8 <= np.mean(inside) <= 0.99
 
 
@@ -45,7 +47,9 @@ def test_intervals_cover_where_sizes_drift_across_the_optimum(design):
     inside = []
     for seed in range(40):
         truth = [*TRUTHS][seed % 2]
-        at = isoflop(drifting(truth, DESIGNS[design], 0.003, rng(seed))).numbers["N_opt exponent"]
+        at = isoflop(drifting(truth, DESIGNS[design], 0.003, rng(seed))).numbers[
+            "N_opt exponent"
+        ]
         if at["low"] is not None:
             inside.append(at["low"] <= exponent(truth) <= at["high"])
     assert not inside or np.mean(inside) >= 0.75
@@ -54,7 +58,9 @@ def test_intervals_cover_where_sizes_drift_across_the_optimum(design):
 @pytest.mark.parametrize(("off", "edge"), [(-1.0, "highest"), (1.0, "lowest")])
 def test_a_minimum_that_is_not_bracketed_is_none(off, edge):
     points = plant_isoflop("steep", 0.003, rng(), off=off)
-    with pytest.raises(BadInput, match=f"show no minimum over params: the {edge} params tried is the best"):
+    with pytest.raises(
+        BadInput, match=f"show no minimum over params: the {edge} params tried is the best"
+    ):
         isoflop(points)
 
 
@@ -76,8 +82,14 @@ def test_noise_hides_a_bend():
 def test_a_doubt_makes_numbers_weak_and_a_grid_has_no_budgets():
     weak = isoflop(plant_isoflop("steep", 0.003, rng()), doubt=Reason("drift", {"drift": 0.01}))
     assert {each["verdict"] for each in weak.numbers.values()} == {"weak"}
-    with pytest.raises(BadInput, match="0 budgets with 4 sizes or more at equal FLOPs; 3 are needed"):
+    with pytest.raises(
+        BadInput, match="0 budgets with 4 sizes or more at equal FLOPs; 3 are needed"
+    ):
         isoflop(plant("steep", GOOD["30 points, 6 x 5"], 0.003, rng()))
     points = plant_isoflop("steep", 0.003, rng())
     with pytest.raises(BadInput, match="needs 'flops'"):
-        isoflop(points.__class__({k: c for k, c in points.columns.items() if k != "flops"}, points.weights))
+        isoflop(
+            points.__class__(
+                {k: c for k, c in points.columns.items() if k != "flops"}, points.weights
+            )
+        )

@@ -30,7 +30,10 @@ def test_limits_hold_and_the_interval_narrows():
     said = found.as_dict()
     assert said["quantity"] == "N_opt exponent"
     assert said["spent_flops"] <= said["budget_flops"] == points.columns["flops"].sum() / 2
-    assert 0 < said["n_runs"] <= MOST_RUNS and max(run["times"] for run in said["runs"]) <= MOST_EACH
+    assert (
+        0 < said["n_runs"] <= MOST_RUNS
+        and max(run["times"] for run in said["runs"]) <= MOST_EACH
+    )
     assert said["half_width"]["then"] < said["half_width"]["now"]
     of_d, _ = chosen(points, "beta")
     assert of_d.as_dict()["runs"] != said["runs"]
@@ -47,7 +50,9 @@ def test_a_promise_is_kept():
         new = {name: column[rows] for name, column in found.candidates.columns.items()}
         new["loss"] = losses(TRUTHS["steep"], new["params"], new["tokens"])
         new["loss"] = new["loss"] * np.exp(0.005 * random.standard_normal(len(rows)))
-        columns = {name: np.append(column, new[name]) for name, column in points.columns.items()}
+        columns = {
+            name: np.append(column, new[name]) for name, column in points.columns.items()
+        }
         refitted = fit(Points(columns, np.ones(points.n + len(rows)), tuned=EACH), CHINCHILLA)
         quantity = find_quantity(assessed, None)
         low, high = np.quantile(quantity.measure(refitted.values), [0.05, 0.95])
@@ -69,11 +74,16 @@ def test_bad_input():
     points = pilot()
     assessed = assess(points, CHINCHILLA)
     with pytest.raises(
-        BadInput, match=r"chinchilla has no number 'bta'; allowed: E, A, alpha, .* did you mean 'beta'"
+        BadInput,
+        match=r"chinchilla has no number 'bta'; allowed: E, A, alpha, .* did you mean 'beta'",
     ):
         find_quantity(assessed, "bta")
-    with pytest.raises(BadInput, match="1 FLOPs are too few for any candidate: the least costs"):
+    with pytest.raises(
+        BadInput, match="1 FLOPs are too few for any candidate: the least costs"
+    ):
         next_runs(assessed, flops=1.0)
-    without = Points({name: points.columns[name] for name in ("params", "loss")}, points.weights)
+    without = Points(
+        {name: points.columns[name] for name in ("params", "loss")}, points.weights
+    )
     with pytest.raises(BadInput, match="the table has no tokens"):
         of_points(without, 1e18)

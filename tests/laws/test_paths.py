@@ -32,7 +32,9 @@ def test_a_path_is_found_and_said(jitter, slope):
 @pytest.mark.slow
 def test_a_ratio_that_rows_have_nearly_is_the_path_of_larger_runs_too():
     larger = {"params": 5e5, "tokens": RATIO * 5e5}
-    paths = [path_of(plant_path(6, 0.06, TRUTH, np.random.default_rng(seed))) for seed in range(300)]
+    paths = [
+        path_of(plant_path(6, 0.06, TRUTH, np.random.default_rng(seed))) for seed in range(300)
+    ]
     assert sum(path is not None and path.misses(larger) for path in paths) < 5
 
 
@@ -49,13 +51,18 @@ def test_a_law_of_params_is_of_one_depth_where_a_table_has_enough_of_it(n_sizes,
     others = plant_path(2, 0.0, TRUTH, np.random.default_rng(3)).columns
     columns = {name: np.append(values, others[name]) for name, values in family.columns.items()}
     columns["loss"][n_sizes:] *= [1.03, 0.97]  # what another depth does at equal parameters
-    shape = {"n_layer": np.array([2.0] * n_sizes + [1.0, 3.0]), "n_embd": np.sqrt(columns["params"] / 24)}
+    shape = {
+        "n_layer": np.array([2.0] * n_sizes + [1.0, 3.0]),
+        "n_embd": np.sqrt(columns["params"] / 24),
+    }
     points = Points(columns=columns, weights=np.full(n_sizes + 2, 4.0), shape=shape)
     assessed = assess(points, law_for(points, "power-n"))
     assert assessed.points.n == kept
     if kept < points.n:
         (why,) = assessed.raw.dropped
-        alpha = next(each for each in assessed.estimates if each.quantity.name == "alpha").as_dict()
+        alpha = next(
+            each for each in assessed.estimates if each.quantity.name == "alpha"
+        ).as_dict()
         assert "n_layer 1 and 3" in why and alpha["low"] < TRUTH[2] < alpha["high"]
     laws = [law.name for law in suited(points)]
     assert laws == ["power-n", "power-d", "power-c"], "along a path each is of one size"
@@ -70,4 +77,6 @@ def test_a_forecast_holds_on_the_path_only():
     assert there.verdict.identified
     with pytest.raises(BadInput, match="this run lies off it"):
         predict(assessed, larger | {"tokens": 2 * RATIO * 5e5})
-    assert predict(assessed, {"params": 5e5}).loss == there.loss, "tokens follow params where none are given"
+    assert predict(assessed, {"params": 5e5}).loss == there.loss, (
+        "tokens follow params where none are given"
+    )

@@ -66,7 +66,9 @@ def test_every_format_gives_the_same_points(name, tmp_path):
 def test_lines_are_those_of_the_file(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("# made by hand\nN,D,L\n1e6,2e7,4\n# a second batch\n\n2e6,4e7,slow\n")
-    with pytest.raises(BadInput, match=r"column 'L' \(loss\): 'slow' in line 6 is not a number"):
+    with pytest.raises(
+        BadInput, match=r"column 'L' \(loss\): 'slow' in line 6 is not a number"
+    ):
         read(path)
     points = read(path, where="L != 'slow'")
     assert points.names == ("line 3",) and points.dropped == {"not where L != 'slow'": 1}
@@ -112,8 +114,12 @@ def test_every_faulty_column_of_a_table_is_said_at_once():
         "runs.csv: column 'N' (params): '-1.0' in row 1 and 1 more is not positive",
         "runs.csv: column 'L' (loss): '31%' in row 1 and 1 more is not a number, such as 0.31, 4e6 or 1.3B",
     ]
-    assert refused(frame(), tokens="D*big")[0].startswith("runs.csv: 'big' is no factor for column 'D'")
-    assert refused(frame(), params="N", tokens="N*20") == ["runs.csv: column 'N' is both params and tokens"]
+    assert refused(frame(), tokens="D*big")[0].startswith(
+        "runs.csv: 'big' is no factor for column 'D'"
+    )
+    assert refused(frame(), params="N", tokens="N*20") == [
+        "runs.csv: column 'N' is both params and tokens"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -140,10 +146,14 @@ def test_files_that_are_no_table(name, content, said, tmp_path):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    content=st.one_of(st.binary(max_size=200), st.text("N,D;L\t|#\"'\n\r 0123456789.e-{}[]:", max_size=200)),
+    content=st.one_of(
+        st.binary(max_size=200), st.text("N,D;L\t|#\"'\n\r 0123456789.e-{}[]:", max_size=200)
+    ),
     suffix=st.sampled_from(SUFFIXES),
 )
-def test_whatever_a_file_holds_it_is_a_table_or_refused_in_one_line(content, suffix, tmp_path_factory):
+def test_whatever_a_file_holds_it_is_a_table_or_refused_in_one_line(
+    content, suffix, tmp_path_factory
+):
     path = tmp_path_factory.mktemp("any") / f"runs{suffix}"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     try:

@@ -20,7 +20,12 @@ def frame():
     n, d = GOOD["30 points, 6 x 5"]
     noise = np.exp(0.003 * np.random.default_rng(0).standard_normal(30))
     return pd.DataFrame(
-        {"N": n, "D_B": d / 1e9, "val_loss": losses(TRUE, n, d) * noise, "source": np.tile([0, 1], 15)}
+        {
+            "N": n,
+            "D_B": d / 1e9,
+            "val_loss": losses(TRUE, n, d) * noise,
+            "source": np.tile([0, 1], 15),
+        }
     )
 
 
@@ -55,10 +60,16 @@ def test_rows_are_predicted_with_their_intervals(law):
     n, d = np.array([2e8, 4e8, 1e9]), np.array([4e9, 8e9, 2e10])
     found = law.predict(pd.DataFrame({"params": n, "tokens": d}, index=list("abc")))
     true = losses(TRUE, n, d)
-    assert ((found["low"] < true) & (true < found["high"])).all() and list(found.index) == ["a", "b", "c"]
+    assert ((found["low"] < true) & (true < found["high"])).all() and list(found.index) == [
+        "a",
+        "b",
+        "c",
+    ]
     np.testing.assert_allclose(found["loss"], true, rtol=0.025)
     assert found["verdict"].isin(["identified", "weak"]).all()
-    assert set(law.predict(pd.DataFrame({"params": n}))["why"]) == {"chinchilla needs tokens too"}
+    assert set(law.predict(pd.DataFrame({"params": n}))["why"]) == {
+        "chinchilla needs tokens too"
+    }
 
 
 @pytest.mark.slow
@@ -68,8 +79,14 @@ def test_along_a_path_only_rows_on_it_have_a_loss():
     rows = pd.DataFrame({"params": [2e9, 2e9], "tokens": [4e10, 4e9]})
     on, off = along.predict(rows).to_dict("records")
     assert on["verdict"] != "not identified" and on["low"] < on["loss"] < on["high"]
-    assert off["verdict"] == "not identified" and pd.isna(off["loss"]) and "lies off it" in off["why"]
-    assert along.predict(rows[["params"]]).loc[0, "loss"] == on["loss"], "without tokens they follow params"
+    assert (
+        off["verdict"] == "not identified"
+        and pd.isna(off["loss"])
+        and "lies off it" in off["why"]
+    )
+    assert along.predict(rows[["params"]]).loc[0, "loss"] == on["loss"], (
+        "without tokens they follow params"
+    )
 
 
 def test_a_figure(law):
@@ -78,7 +95,9 @@ def test_a_figure(law):
 
 
 def test_refused(frame):
-    with pytest.raises(BadInput, match=r"columns has no 'parms'; allowed: .* did you mean 'params'"):
+    with pytest.raises(
+        BadInput, match=r"columns has no 'parms'; allowed: .* did you mean 'params'"
+    ):
         laws.fit(frame, columns={"parms": "N"})
     with pytest.raises(BadInput, match="the table: which column is the loss"):
         laws.fit(frame.drop(columns="val_loss"))
@@ -95,6 +114,10 @@ def test_laws_need_neither_torch_nor_optuna_nor_mlflow(frame, tmp_path):
         "print(law.numbers['alpha']['verdict'], law.assessment.points.n, rows['verdict'][0])"
     )
     shown = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert shown.stdout.split() == ["identified", "30", "identified"]

@@ -20,7 +20,9 @@ def noise_sd(x):
 
 def world(seed, n_each=4):
     draws = np.random.default_rng(seed)
-    x = np.hstack([draws.uniform(-1, 1, (len(SIZES) * n_each, 1)), np.repeat(SIZES, n_each, axis=0)])
+    x = np.hstack(
+        [draws.uniform(-1, 1, (len(SIZES) * n_each, 1)), np.repeat(SIZES, n_each, axis=0)]
+    )
     return x, log_loss(x) + noise_sd(x) * draws.standard_normal(len(x))
 
 

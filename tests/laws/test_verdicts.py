@@ -59,11 +59,17 @@ def test_bad_designs_do_not_and_no_number_is_given(design, truth, noise):
     entries = assess(table(design, noise, truth=truth), CHINCHILLA).as_dict()
     for name in ("alpha", "N_opt exponent", "tokens per parameter"):
         entry = (entries["parameters"] | entries["derived"])[name]
-        assert entry["verdict"] == NOT_IDENTIFIED and entry["value"] is None and entry["code"] in TEMPLATES
+        assert (
+            entry["verdict"] == NOT_IDENTIFIED
+            and entry["value"] is None
+            and entry["code"] in TEMPLATES
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("design", "truth"), list(zip(NEAR, cycle([*HELD_OUT, *TRUTHS]), strict=False)))
+@pytest.mark.parametrize(
+    ("design", "truth"), list(zip(NEAR, cycle([*HELD_OUT, *TRUTHS]), strict=False))
+)
 def test_designs_near_the_gate_do_not_either(design, truth):
     found = verdicts(assess(table(design, truth=truth), CHINCHILLA))
     assert found["alpha"] != IDENTIFIED and found["N_opt exponent"] != IDENTIFIED
@@ -78,7 +84,11 @@ def test_an_optimum_far_from_every_row_is_not_identified():
     n, d = GOOD[GRID]
     far = plant("steep", (n, d * 100), 0.004, np.random.default_rng(0))
     entry = assess(far, CHINCHILLA).as_dict()["derived"]["tokens per parameter"]
-    assert (entry["verdict"], entry["code"], entry["value"]) == (NOT_IDENTIFIED, "far from optimum", None)
+    assert (entry["verdict"], entry["code"], entry["value"]) == (
+        NOT_IDENTIFIED,
+        "far from optimum",
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,8 +104,15 @@ def test_widths_are_meant_for_use_and_the_longer_side_counts(kind, low, high, ve
 
 
 def test_a_scale_is_no_better_than_its_exponent():
-    found = {each.quantity.name: each.verdict for each in assess(table(GRID, 0.02), CHINCHILLA).estimates}
-    assert found["alpha"].verdict == WEAK and found["A"].verdict == WEAK and found["A"].code == "scale"
+    found = {
+        each.quantity.name: each.verdict
+        for each in assess(table(GRID, 0.02), CHINCHILLA).estimates
+    }
+    assert (
+        found["alpha"].verdict == WEAK
+        and found["A"].verdict == WEAK
+        and found["A"].code == "scale"
+    )
 
 
 def test_how_points_were_tuned_is_asked_and_a_doubt_is_wide():
@@ -104,16 +121,25 @@ def test_how_points_were_tuned_is_asked_and_a_doubt_is_wide():
     logs = np.log(points.columns["params"])
     for most in (0.0, 0.02):
         spoilt = points.with_column(
-            "loss", points.columns["loss"] * np.exp(most * ((logs - logs.min()) / np.ptp(logs)) ** 2)
+            "loss",
+            points.columns["loss"] * np.exp(most * ((logs - logs.min()) / np.ptp(logs)) ** 2),
         )
         unknown = assess(replace(spoilt, tuned=UNKNOWN), CHINCHILLA)
-        assert IDENTIFIED not in verdicts(unknown).values() and unknown.doubts[0].code == "mistuned"
+        assert (
+            IDENTIFIED not in verdicts(unknown).values()
+            and unknown.doubts[0].code == "mistuned"
+        )
         each = assess(spoilt.tuned_as(EACH), CHINCHILLA)
         for of_union, alone in zip(unknown.estimates, each.estimates, strict=True):
             true = float(alone.quantity.measure(values_of(TRUTHS["steep"]))[0])
             assert of_union.low <= alone.low and alone.high <= of_union.high
             assert of_union.low < true < of_union.high, (most, alone.quantity.name)
-    assert {each.code for each in unknown.doubts} == {"mistuned", "not annealed", "stopped", "large batch"}
+    assert {each.code for each in unknown.doubts} == {
+        "mistuned",
+        "not annealed",
+        "stopped",
+        "large batch",
+    }
     assert len(assess(replace(points, tuned=SHARED), CHINCHILLA).doubts) == 1
     assert "--tuned" in unknown.warnings[0]
 
@@ -151,14 +177,18 @@ def test_the_fit_leaves_a_known_excess_out_and_its_interval_contains_what_is_not
     def record(of):
         return draws
 
-    apart, known = (assess(each, CHINCHILLA) for each in (points, replace(spoilt, record=record)))
+    apart, known = (
+        assess(each, CHINCHILLA) for each in (points, replace(spoilt, record=record))
+    )
     for without, estimate in zip(apart.estimates, known.estimates, strict=True):
         if estimate.quantity.kind == "loss":
             continue
         true = float(estimate.quantity.measure(values_of(TRUTHS["steep"]))[0])
         assert estimate.low <= true <= estimate.high
         assert estimate.high - estimate.low > without.high - without.low
-    assert IDENTIFIED not in verdicts(known).values() and known.measured["tuning"]["value"] > 0.005
+    assert (
+        IDENTIFIED not in verdicts(known).values() and known.measured["tuning"]["value"] > 0.005
+    )
 
 
 def test_far_rows_are_named_and_the_interval_holds_both_fits():
@@ -181,7 +211,8 @@ def test_large_residuals_and_a_wrong_form_leave_nothing_identified():
     large = assess(table(GRID, 0.06), CHINCHILLA)
     assert "large" in {doubt.code for doubt in large.doubts}
     wrong = assess(
-        wrong_table("steep", "interaction", 0.05, GOOD[GRID], 0.003, np.random.default_rng(0)), CHINCHILLA
+        wrong_table("steep", "interaction", 0.05, GOOD[GRID], 0.003, np.random.default_rng(0)),
+        CHINCHILLA,
     )
     assert wrong.doubts[0].code == "form" and IDENTIFIED not in verdicts(wrong).values()
     assert wrong.doubts[0].is_bent, "the fit with bends is in the union"
@@ -199,13 +230,17 @@ def test_every_law_can_be_assessed_and_written():
 
 
 def test_the_three_measured_facts():
-    found = assess(replace(table(GRID), seed_spread=0.004, weights=np.full(30, 2.0)), CHINCHILLA).measured
+    found = assess(
+        replace(table(GRID), seed_spread=0.004, weights=np.full(30, 2.0)), CHINCHILLA
+    ).measured
     assert found["seeds"]["low"] < 0.004 < found["seeds"]["high"] and "tuning" not in found
     assert found["left"]["low"] < found["left"]["value"] < found["left"]["high"]
 
 
 def test_names_and_budgets():
-    with pytest.raises(BadInput, match=r"there is no law 'chinchila'; .* did you mean 'chinchilla'"):
+    with pytest.raises(
+        BadInput, match=r"there is no law 'chinchila'; .* did you mean 'chinchilla'"
+    ):
         law_for(table(GRID), "chinchila")
     with pytest.raises(BadInput, match="is not a budget"):
         assess(table(GRID), CHINCHILLA, budget=-1)
@@ -221,7 +256,9 @@ def test_forecasts_hold_larger_runs():
         truth = [*TRUTHS][seed % 2]
         said = predict(assess(plant(truth, GOOD[GRID], 0.005, random), CHINCHILLA), LARGER)
         outcome = losses(TRUTHS[truth], np.array([3e8]), np.array([6e9]))[0]
-        inside.append(said.low <= outcome * math.exp(0.005 * random.standard_normal()) <= said.high)
+        inside.append(
+            said.low <= outcome * math.exp(0.005 * random.standard_normal()) <= said.high
+        )
     assert np.mean(inside) >= 0.8
 
 
@@ -230,8 +267,13 @@ def test_a_forecast_is_the_law_its_noise_and_what_values_cost():
     there = predict(assessed, LARGER)
     assert there.low < there.loss < there.high
     with_cost = predict(assessed, LARGER, regret=0.006)
-    assert with_cost.loss == pytest.approx(there.loss * math.exp(0.006)) and with_cost.high > there.high
-    of_four = predict(assess(replace(assessed.raw, weights=np.full(30, 4.0)), CHINCHILLA), LARGER, seeds=4)
+    assert (
+        with_cost.loss == pytest.approx(there.loss * math.exp(0.006))
+        and with_cost.high > there.high
+    )
+    of_four = predict(
+        assess(replace(assessed.raw, weights=np.full(30, 4.0)), CHINCHILLA), LARGER, seeds=4
+    )
     assert of_four.high / of_four.low == pytest.approx(there.high / there.low, rel=0.02)
     with pytest.raises(BadInput, match="chinchilla needs tokens too"):
         predict(assessed, {"params": 1e9})

@@ -34,7 +34,13 @@ EXTRAS = (
 
 def shape_of(**changed):
     """Return a small model's shape, with changes."""
-    sizes = {"vocab_size": VOCABULARY, "block_size": LENGTH, "n_layer": 1, "n_head": 2, "n_embd": 8}
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "block_size": LENGTH,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_embd": 8,
+    }
     small = {"attention_window": 4}
     return ModelShape(**{**sizes, **small, **changed})
 
@@ -54,7 +60,9 @@ def legal_shapes(**fixed):
         if why_not(shape):
             continue
         extras = (EXTRAS[(index + turn) % len(EXTRAS)] for turn in range(len(EXTRAS)))
-        with_extra = (shape_of(**dict(zip(PARTS, values, strict=True)), **extra) for extra in extras)
+        with_extra = (
+            shape_of(**dict(zip(PARTS, values, strict=True)), **extra) for extra in extras
+        )
         yield next(each for each in with_extra if not why_not(each))
 
 
@@ -92,7 +100,9 @@ def rows_of(model, n_runs):
 
 def losses_and_gradients(model, rows, batch, **beside):
     """Return losses [K] and gradients [K, row_size]."""
-    leaves = {name: view.requires_grad_() for name, view in model.layout.views(rows.detach()).items()}
+    leaves = {
+        name: view.requires_grad_() for name, view in model.layout.views(rows.detach()).items()
+    }
     losses = model.losses(leaves, batch, **beside)
     pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
     gradient = torch.zeros_like(rows)
@@ -102,7 +112,9 @@ def losses_and_gradients(model, rows, batch, **beside):
 
 def dropout_of(seeds, iterations, rates, sites, elements):
     """Return the dropout of runs with these seeds, iterations and rates by kind of site."""
-    dropped = {name: site for name, site in sites.items() if any(run.get(site.kind) for run in rates)}
+    dropped = {
+        name: site for name, site in sites.items() if any(run.get(site.kind) for run in rates)
+    }
     return (
         Dropout(mask_inputs(seeds, iterations, rates, dropped.values()), dropped, elements)
         if dropped

@@ -85,7 +85,13 @@ def test_published_sizes_without_embeddings():
 
 def test_the_lectures_table():
     shape = ModelShape(
-        vocab_size=30_000, block_size=128, n_layer=1, n_head=8, n_embd=512, qkv_bias=False, out_bias=False
+        vocab_size=30_000,
+        block_size=128,
+        n_layer=1,
+        n_head=8,
+        n_embd=512,
+        qkv_bias=False,
+        out_bias=False,
     )
     found = {term.component: term.per_layer for term in terms(shape)}
     assert found["token_embedding"] == 15_360_000
@@ -117,7 +123,10 @@ def component_of(name):
 
 
 def test_active_parameters_leave_out_idle_experts():
-    dense, two_of_eight = shape_of(bias=False), shape_of(bias=False, n_expert=8, n_expert_active=2)
+    dense, two_of_eight = (
+        shape_of(bias=False),
+        shape_of(bias=False, n_expert=8, n_expert_active=2),
+    )
     expert = 2 * dense.n_embd * dense.d_ff
     router = dense.n_embd * 8
     assert n_params_active(dense) == n_params(dense)
@@ -159,7 +168,9 @@ def test_flops_of_every_kind_of_attention_are_what_torch_counts(family, attentio
         positions = variant.get("positions", "rotary")
         changed = {**variant, "parallel_block": parallel, "positions": positions, "bias": False}
         shape = shape_of(family=family, attention=attention, **changed)
-        forward, both = counted(shape, batch_of(shape, 2)._replace(lengths=None, source_lengths=None), 2)
+        forward, both = counted(
+            shape, batch_of(shape, 2)._replace(lengths=None, source_lengths=None), 2
+        )
         flops, norms = forward_flops(shape, LENGTH, SOURCE), norms_of_heads(shape)
         assert forward == 2 * 2 * (flops + norms), shape
         assert both == 2 * 2 * (3 * flops + 2 * norms), shape
@@ -173,7 +184,9 @@ def counted(shape, batch, n_runs):
     with sdpa_kernel(SDPBackend.MATH):
         with FlopCounterMode(display=False) as forward, torch.no_grad():
             model.losses(model.layout.views(rows), batch)
-        leaves = {name: view.requires_grad_() for name, view in model.layout.views(rows).items()}
+        leaves = {
+            name: view.requires_grad_() for name, view in model.layout.views(rows).items()
+        }
         with FlopCounterMode(display=False) as both:
             torch.autograd.grad(model.losses(leaves, batch).sum(), list(leaves.values()))
     return forward.get_total_flops(), both.get_total_flops()
@@ -182,7 +195,10 @@ def counted(shape, batch, n_runs):
 def kept_bytes(shape, batch):
     """Return the bytes that a forward pass keeps for the backward one, each piece of memory once; no weights."""
     model = Transformer(shape)
-    leaves = {name: view.requires_grad_() for name, view in model.layout.views(rows_of(model, 1)).items()}
+    leaves = {
+        name: view.requires_grad_()
+        for name, view in model.layout.views(rows_of(model, 1)).items()
+    }
     weights = {leaf.untyped_storage().data_ptr() for leaf in leaves.values()}
     kept = {}
 
@@ -219,7 +235,13 @@ def test_activations_are_what_a_pass_keeps(family, attention):
 @pytest.mark.parametrize("n_runs", [1, 3])
 def test_flops_are_what_torch_counts(bias, tied, n_runs):
     shape = ModelShape(
-        vocab_size=40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied, bias=bias
+        vocab_size=40,
+        block_size=16,
+        n_layer=2,
+        n_head=2,
+        n_embd=24,
+        tie_weights=tied,
+        bias=bias,
     )
     tokens = torch.zeros(n_runs, 5, 16, dtype=torch.long)
     forward, both = counted(shape, Batch(tokens, tokens), n_runs)

@@ -47,7 +47,11 @@ def of_model(model, iteration=0, **chances):
     none = dict.fromkeys(("embedding", "attention", "residual"), 0.0)
     n_elements = model.max_mask_size(n_sequences=2)
     return dropout_of(
-        [3], [iteration], [none | chances], model.sites, element_hashes(n_elements, torch.device("cpu"))
+        [3],
+        [iteration],
+        [none | chances],
+        model.sites,
+        element_hashes(n_elements, torch.device("cpu")),
     )
 
 

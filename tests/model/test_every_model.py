@@ -28,7 +28,12 @@ def test_every_part_can_be_chosen(row):
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_size_independence_and_learning_of_every_combination(family, attention, one_thread):
-    assert check_size_independence_and_learning(legal_shapes(family=family, attention=attention), 2) >= 80
+    assert (
+        check_size_independence_and_learning(
+            legal_shapes(family=family, attention=attention), 2
+        )
+        >= 80
+    )
 
 
 def check_size_independence_and_learning(shapes, n_steps):
@@ -40,7 +45,9 @@ def check_size_independence_and_learning(shapes, n_steps):
         assert sum(weight.size for weight in model.layout.weights) == n_params(shape), shape
         rows, batch = rows_of(model, 3), batch_of(shape, 3)
         router = (
-            (torch.tensor([0.01, 0.0, 0.1]), torch.tensor([0.001, 0.1, 0.0])) if shape.n_expert > 1 else None
+            (torch.tensor([0.01, 0.0, 0.1]), torch.tensor([0.001, 0.1, 0.0]))
+            if shape.n_expert > 1
+            else None
         )
         losses, gradients = losses_and_gradients(model, rows, batch, router=router)
         run = n_shapes % 3  # each place in the stack in turn

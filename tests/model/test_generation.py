@@ -49,10 +49,14 @@ def ids(*tokens):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("family", [name for name, each in FAMILIES.items() if each.sides[-1].causal])
+@pytest.mark.parametrize(
+    "family", [name for name, each in FAMILIES.items() if each.sides[-1].causal]
+)
 def test_with_a_cache_and_without_the_same_tokens(family, attention, one_thread):
     tried = set()
-    for shape in legal_shapes(family=family, attention=attention, norm="layernorm", activation="gelu"):
+    for shape in legal_shapes(
+        family=family, attention=attention, norm="layernorm", activation="gelu"
+    ):
         tried.add(shape.positions)
         model, weights = model_of(shape)
         prompt = prompt_of(shape)
@@ -71,7 +75,9 @@ def test_with_a_cache_and_without_the_same_tokens(family, attention, one_thread)
         if shape.of_family.reads_source:
             assert kept._cache.length == n_new
         elif shape.positions != "learned":
-            assert kept._cache.length == len(prompt.start) + n_new - 1, "what was read is not read again"
+            assert kept._cache.length == len(prompt.start) + n_new - 1, (
+                "what was read is not read again"
+            )
     assert tried == set(POSITIONS)
 
 
@@ -79,10 +85,16 @@ def test_with_a_cache_and_without_the_same_tokens(family, attention, one_thread)
 def test_a_cache_takes_in_any_number_of_tokens_at_once(attention):
     for positions, interval in itertools.product(("rotary", "alibi", "relative"), (None, 2)):
         shape = shape_of(
-            attention=attention, positions=positions, n_layer=4, n_kv_head=1, full_attention_interval=interval
+            attention=attention,
+            positions=positions,
+            n_layer=4,
+            n_kv_head=1,
+            full_attention_interval=interval,
         )
         model, weights = model_of(shape)
-        text = torch.randint(0, VOCABULARY, (1, 3, 17), generator=torch.Generator().manual_seed(1))
+        text = torch.randint(
+            0, VOCABULARY, (1, 3, 17), generator=torch.Generator().manual_seed(1)
+        )
         cache, at = KVCache(), 0
         for step in (2, 5, 1, 6, 3):
             new = text[:, :, at : (at := at + step)]
@@ -130,7 +142,9 @@ def test_drawn_tokens_come_as_often_as_they_should_and_follow_the_seed():
     drawn = {seed: TokenSampler(Sampling(top_k=3), seed=seed) for seed in (5, 6)}
     tokens = {seed: [sampler(scores) for _ in range(4000)] for seed, sampler in drawn.items()}
     shares = np.bincount(tokens[5], minlength=4) / 4000
-    assert np.abs(shares - np.array([0, 0.5, 0.15, 0.25]) / 0.9).max() < 4 * math.sqrt(0.25 / 4000)
+    assert np.abs(shares - np.array([0, 0.5, 0.15, 0.25]) / 0.9).max() < 4 * math.sqrt(
+        0.25 / 4000
+    )
     torch.manual_seed(2)  # what the process has drawn is nothing to a sampler
     again = TokenSampler(Sampling(top_k=3), seed=5)
     assert [again(scores) for _ in range(4000)] == tokens[5] != tokens[6]
@@ -144,7 +158,12 @@ def test_a_text_ends_with_its_end_and_has_no_special_token_in_it():
     lengths = set()
     for seed in range(40):
         found = list(
-            sample(Reader(model, weights, prompt, START), TokenSampler(Sampling(), seed), prompt, 99)
+            sample(
+                Reader(model, weights, prompt, START),
+                TokenSampler(Sampling(), seed),
+                prompt,
+                99,
+            )
         )
         assert START not in found and END not in found[:-1]
         assert len(found) == 7 or found[-1] == END
@@ -179,7 +198,9 @@ def test_beams_wide_enough_find_what_brute_force_finds(attention, one_thread):
         [beam.score for beam in found], [score for score, _ in expected[:64]], atol=1e-5
     )
     few = beam_search(Reader(model, weights, prompt, 3), prompt, n_beams=3, max_new_tokens=4)
-    assert [beam.tokens for beam in few] == [beam.tokens for beam in found[:3]], "as it should be here"
+    assert [beam.tokens for beam in few] == [beam.tokens for beam in found[:3]], (
+        "as it should be here"
+    )
     assert all(beam.score == beam.log_probability / penalty(len(beam.tokens)) for beam in few)
 
 
@@ -198,7 +219,9 @@ def test_contrast_is_the_published_formula():
         if token >= START or expert[token] < 0.1 * expert[:START].max():
             assert scores[token] == -np.inf
         else:
-            assert scores[token] == pytest.approx(math.log(expert[token] / amateur[token]), abs=1e-5)
+            assert scores[token] == pytest.approx(
+                math.log(expert[token] / amateur[token]), abs=1e-5
+            )
     assert 1 < np.isfinite(scores).sum() < START
 
 

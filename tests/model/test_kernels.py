@@ -23,7 +23,9 @@ def agree(ours, reference, inputs):
     torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     along = torch.randn(one.shape, dtype=one.dtype, generator=torch.Generator().manual_seed(5))
     pairs = zip(
-        torch.autograd.grad(one, inputs, along), torch.autograd.grad(other, inputs, along), strict=True
+        torch.autograd.grad(one, inputs, along),
+        torch.autograd.grad(other, inputs, along),
+        strict=True,
     )
     for mine, theirs in pairs:
         torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-12)
@@ -33,7 +35,9 @@ def test_token_losses():
     logits, targets = drawn(N_RUNS, 14, 11), torch.arange(14).remainder(11).repeat(N_RUNS, 1)
 
     def reference(given):
-        return F.cross_entropy(given.flatten(0, 1), targets.flatten(), reduction="none").view(N_RUNS, -1)
+        return F.cross_entropy(given.flatten(0, 1), targets.flatten(), reduction="none").view(
+            N_RUNS, -1
+        )
 
     agree(lambda given: token_losses(given, targets), reference, [logits])
 
@@ -61,9 +65,17 @@ def test_normalized_heads():
 
 @pytest.mark.parametrize("share", [1.0, 0.4])
 def test_rotated_heads(share):
-    values = {"n_head": N_HEAD, "n_embd": N_HEAD * HEAD_DIM, "positions": "rotary", "rotary_share": share}
+    values = {
+        "n_head": N_HEAD,
+        "n_embd": N_HEAD * HEAD_DIM,
+        "positions": "rotary",
+        "rotary_share": share,
+    }
     shape = ModelShape.of(Hyperparameters.of({**values, "vocab_size": 5}))
-    x, half = drawn(N_RUNS * N_SEQUENCES, LENGTH * 2 * N_HEAD * HEAD_DIM), int(share * HEAD_DIM) // 2
+    x, half = (
+        drawn(N_RUNS * N_SEQUENCES, LENGTH * 2 * N_HEAD * HEAD_DIM),
+        int(share * HEAD_DIM) // 2,
+    )
     turns = rotation(shape, range(3, 3 + LENGTH), x)
 
     def reference(given):
@@ -74,6 +86,8 @@ def test_rotated_heads(share):
         )
         pairs = torch.complex(heads[..., :half], heads[..., half : 2 * half])
         turned = pairs * torch.polar(torch.ones_like(angles), angles)[:, None]
-        return torch.cat([turned.real, turned.imag, heads[..., 2 * half :]], dim=-1).view(given.shape)
+        return torch.cat([turned.real, turned.imag, heads[..., 2 * half :]], dim=-1).view(
+            given.shape
+        )
 
     agree(lambda given: rotated_heads(given, turns), reference, [x])

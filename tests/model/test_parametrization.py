@@ -66,13 +66,16 @@ def test_factors(name, n_dims, std, rate):
 @pytest.mark.parametrize("heads", [{}, {"head_dim": 16}])
 def test_at_the_base_mup_is_the_standard_parametrization(tied, heads):
     own, standard = (
-        shape(32, parametrization=each, tie_weights=tied, **heads) for each in ("mup", "standard")
+        shape(32, parametrization=each, tie_weights=tied, **heads)
+        for each in ("mup", "standard")
     )
     row = Layout(standard).initial_row(1)
     assert torch.equal(row, Layout(own).initial_row(1))
     views = Layout(own).views(row[None])
     batch = Batch(torch.arange(24).view(1, 2, 12), None)
-    assert torch.equal(Transformer(own).logits(views, batch), Transformer(standard).logits(views, batch))
+    assert torch.equal(
+        Transformer(own).logits(views, batch), Transformer(standard).logits(views, batch)
+    )
 
 
 # Scores are divided by head_dim, times a constant, if the heads grow; a constant divides them if their number does.
@@ -96,7 +99,9 @@ def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not():
     batch = Batch(torch.arange(24).view(1, 2, 12), None)
     ours = Transformer(shape(128)).logits(views, batch)
     plain = dict(views) | {"head.weight": views["head.weight"] / 4.0}
-    scaled = Transformer(shape(128, mup_base_width=128, mup_base_head_dim=8)).logits(plain, batch)
+    scaled = Transformer(shape(128, mup_base_width=128, mup_base_head_dim=8)).logits(
+        plain, batch
+    )
     torch.testing.assert_close(ours, scaled)
     assert ours.abs().mean() > 0.5  # the bias
 
@@ -113,11 +118,16 @@ def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name):
         slopes = torch.randn(weights.shape, generator=torch.Generator().manual_seed(1))
         usual = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "momentum": 0.9, "step": 1}
         rates = [Rates.at(learning_rate=1e-2, weight_decay=0.5, **usual)] * 2
-        optimizer.update_(weights, slopes, state, Rates(*torch.tensor(rates, dtype=torch.float64).unbind(1)))
+        optimizer.update_(
+            weights, slopes, state, Rates(*torch.tensor(rates, dtype=torch.float64).unbind(1))
+        )
         begin[:, : layout.n_decayed] *= 1 - 1e-2 * 0.5
         ends[way] = layout.views(weights - begin)
     for weight in layout.weights:
         _, factor = weight.width_factors(4.0)
         torch.testing.assert_close(
-            ends["mup"][weight.name], ends["standard"][weight.name] * factor, atol=1e-6, rtol=1e-3
+            ends["mup"][weight.name],
+            ends["standard"][weight.name] * factor,
+            atol=1e-6,
+            rtol=1e-3,
         )

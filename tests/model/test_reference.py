@@ -37,7 +37,8 @@ def weights_of(shape):
     """Weights large enough for every part to matter."""
     drawn = torch.Generator().manual_seed(0)
     return {
-        each.name: each.fill + 0.4 * torch.randn(each.shape, generator=drawn, dtype=torch.float64)
+        each.name: each.fill
+        + 0.4 * torch.randn(each.shape, generator=drawn, dtype=torch.float64)
         for each in Layout(shape).weights
     }
 
@@ -60,7 +61,11 @@ def batch_of(shape):
 def test_the_eighth_of_twelve_sees(attention, both_ways, back):
     p, tokens = Pass(shape_of(attention=attention, positions="none"), {}), np.zeros((1, 12))
     short = [each for each in both_ways if each < 9]
-    for causal, length, expected in ((False, 12, both_ways), (True, 12, back), (False, 9, short)):
+    for causal, length, expected in (
+        (False, 12, both_ways),
+        (True, 12, back),
+        (False, 9, short),
+    ):
         seen = sight(p, "", tokens, [length], causal).visible[0, 0, 7]
         assert seen.nonzero().flatten().tolist() == list(expected)
 
@@ -98,7 +103,9 @@ def test_sinusoids_are_the_published_ones():
 def test_cross_entropy_of_no_idea_is_log_of_the_vocabulary():
     targets = torch.tensor([[3, -1, 0]])
     for smoothing in (0.0, 0.2):
-        assert float(cross_entropy(torch.zeros(1, 3, 7), targets, smoothing)) == pytest.approx(math.log(7))
+        assert float(cross_entropy(torch.zeros(1, 3, 7), targets, smoothing)) == pytest.approx(
+            math.log(7)
+        )
     assert cross_entropy(1e3 * torch.eye(7)[None, [3, 2, 0]], targets) == 0
 
 
@@ -111,14 +118,20 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("family", "attention", "positions"), CHOICES)
-def test_padding_changes_nothing_and_a_later_token_nothing_before_it(family, attention, positions):
+def test_padding_changes_nothing_and_a_later_token_nothing_before_it(
+    family, attention, positions
+):
     shape = shape_of(family=family, attention=attention, positions=positions)
     weights, batch = weights_of(shape), batch_of(shape)
     given = logits(shape, weights, batch)
     total = 0.0
     for row, length in enumerate(LENGTHS):
-        source = None if batch.source is None else batch.source[row : row + 1, : SOURCE_LENGTHS[row]]
-        alone = Batch(batch.inputs[row : row + 1, :length], batch.targets[row : row + 1, :length], source)
+        source = (
+            None if batch.source is None else batch.source[row : row + 1, : SOURCE_LENGTHS[row]]
+        )
+        alone = Batch(
+            batch.inputs[row : row + 1, :length], batch.targets[row : row + 1, :length], source
+        )
         np.testing.assert_allclose(
             given[row, :length], logits(shape, weights, alone)[0], rtol=1e-9, atol=1e-12
         )
@@ -142,13 +155,21 @@ def torchs_block(w, block, crosses):
     norms = ["attention_norm", *(["cross_norm"] if crosses else []), "feed_forward_norm"]
     found = {}
     for kind in ("weight", "bias"):
-        found |= {f"{theirs}{kind}": w[f"{block}.{ours}.{kind}"].t() for theirs, ours in linear.items()}
+        found |= {
+            f"{theirs}{kind}": w[f"{block}.{ours}.{kind}"].t()
+            for theirs, ours in linear.items()
+        }
         if crosses:
-            joined = torch.cat([w[f"{block}.cross.q.{kind}"], w[f"{block}.cross.kv.{kind}"]], dim=-1)
+            joined = torch.cat(
+                [w[f"{block}.cross.q.{kind}"], w[f"{block}.cross.kv.{kind}"]], dim=-1
+            )
             found[f"multihead_attn.in_proj_{kind}"] = joined.t()
             found[f"multihead_attn.out_proj.{kind}"] = w[f"{block}.cross.out.{kind}"].t()
     for n, norm in enumerate(norms, 1):
-        found |= {f"norm{n}.weight": w[f"{block}.{norm}.gain"], f"norm{n}.bias": w[f"{block}.{norm}.bias"]}
+        found |= {
+            f"norm{n}.weight": w[f"{block}.{norm}.gain"],
+            f"norm{n}.bias": w[f"{block}.{norm}.bias"],
+        }
     return found
 
 
@@ -164,7 +185,9 @@ def torchs_stack(shape, w, prefix, tokens, **masks):
         assert own.keys() == dict(layer.named_parameters()).keys()
         x = torch.func.functional_call(layer, own, (x,), masks)
     if pre:
-        x = F.layer_norm(x, x.shape[-1:], w[f"{prefix}final_norm.gain"], w[f"{prefix}final_norm.bias"])
+        x = F.layer_norm(
+            x, x.shape[-1:], w[f"{prefix}final_norm.gain"], w[f"{prefix}final_norm.bias"]
+        )
     return x
 
 
@@ -176,12 +199,18 @@ def torchs_loss(shape, w, batch):
         unread = torch.arange(8) >= SOURCE_LENGTHS[:, None]
         memory = torchs_stack(shape, w, "encoder.", batch.source, src_key_padding_mask=unread)
         masks = {"memory": memory, "memory_key_padding_mask": unread}
-        x = torchs_stack(shape, w, "", batch.inputs, tgt_mask=future, tgt_key_padding_mask=padding, **masks)
+        x = torchs_stack(
+            shape, w, "", batch.inputs, tgt_mask=future, tgt_key_padding_mask=padding, **masks
+        )
     elif shape.family == "decoder":
-        x = torchs_stack(shape, w, "", batch.inputs, src_mask=future, src_key_padding_mask=padding)
+        x = torchs_stack(
+            shape, w, "", batch.inputs, src_mask=future, src_key_padding_mask=padding
+        )
     else:
         x = torchs_stack(shape, w, "", batch.inputs, src_key_padding_mask=padding)
-        x = getattr(F, shape.activation)(x @ w["head.transform.weight"] + w["head.transform.bias"])
+        x = getattr(F, shape.activation)(
+            x @ w["head.transform.weight"] + w["head.transform.bias"]
+        )
         x = F.layer_norm(x, x.shape[-1:], w["head.norm.gain"], w["head.norm.bias"])
     given = x @ w["token_embedding"].T + w.get("head.bias", torch.zeros(1))
     return F.cross_entropy(given.flatten(0, 1), batch.targets.flatten(), ignore_index=-1)
@@ -192,10 +221,17 @@ def torchs_loss(shape, w, batch):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_gradients_are_those_of_torchs_own_layers(family, activation, norm_position):
     shape = shape_of(family=family, activation=activation, norm_position=norm_position)
-    w, batch = {name: each.requires_grad_() for name, each in weights_of(shape).items()}, batch_of(shape)
+    w, batch = (
+        {name: each.requires_grad_() for name, each in weights_of(shape).items()},
+        batch_of(shape),
+    )
     expected = torchs_loss(shape, w, batch)
     expected.backward()
-    ours, gradients = loss_and_gradients(shape, {name: each.detach() for name, each in w.items()}, batch)
+    ours, gradients = loss_and_gradients(
+        shape, {name: each.detach() for name, each in w.items()}, batch
+    )
     assert ours == pytest.approx(expected.item(), rel=1e-12)
     for name, weight in w.items():
-        np.testing.assert_allclose(gradients[name], weight.grad, rtol=1e-9, atol=1e-13, err_msg=name)
+        np.testing.assert_allclose(
+            gradients[name], weight.grad, rtol=1e-9, atol=1e-13, err_msg=name
+        )

@@ -15,7 +15,9 @@ from sweeplab.model.transformer import Transformer
 def random_row(model, seed):
     """Weights large enough for every part to matter."""
     generator = torch.Generator().manual_seed(seed)
-    row = torch.randn(1, model.layout.row_size, generator=generator, dtype=torch.float64).mul_(0.4)
+    row = torch.randn(1, model.layout.row_size, generator=generator, dtype=torch.float64).mul_(
+        0.4
+    )
     row[:, model.layout.n_params :] = 0
     views = model.layout.views(row)
     for weight in model.layout.weights:
@@ -40,7 +42,9 @@ def check(shape, seed, batch, smoothing=0.0):
     model, balance, z = Transformer(shape), 0.3, 0.2
     row = random_row(model, seed)
     shares, *router = torch.tensor([[smoothing], [balance], [z]], dtype=torch.float64).unbind()
-    losses, gradient = losses_and_gradients(model, row, batch, smoothing=shares, router=tuple(router))
+    losses, gradient = losses_and_gradients(
+        model, row, batch, smoothing=shares, router=tuple(router)
+    )
     weights = {name: view[0].numpy() for name, view in model.layout.views(row).items()}
     loss, gradients = loss_and_gradients(shape, weights, alone(batch), smoothing, balance, z)
     assert loss == pytest.approx(losses.item(), rel=1e-10), shape
@@ -65,7 +69,14 @@ def test_long_sequences_agree(family, attention, one_thread):
     """Over several blocks."""
     near = {"attention": attention, "attention_window": 20}
     shape = ModelShape(
-        vocab_size=7, block_size=150, n_layer=1, n_head=2, n_embd=4, family=family, positions="rotary", **near
+        vocab_size=7,
+        block_size=150,
+        n_layer=1,
+        n_head=2,
+        n_embd=4,
+        family=family,
+        positions="rotary",
+        **near,
     )
     model = Transformer(shape)
     tokens = torch.randint(0, 7, (2, 1, 2, 150), generator=torch.Generator().manual_seed(0))
@@ -82,8 +93,16 @@ def test_padding_and_routers_losses_agree(family, attention, one_thread):
     """Routers' losses are means over what is no padding."""
     for seed, positions in enumerate(("learned", "rotary", "alibi", "relative")):
         shape = shape_of(
-            family=family, attention=attention, positions=positions, n_expert=3, n_expert_active=1 + seed % 2
+            family=family,
+            attention=attention,
+            positions=positions,
+            n_expert=3,
+            n_expert_active=1 + seed % 2,
         )
         batch, lengths = batch_of(shape, 1, seed=seed), torch.tensor([[3, 8]])
         padding = torch.arange(batch.inputs.shape[-1]) >= lengths[..., None]
-        check(shape, seed, batch._replace(targets=batch.targets.masked_fill(padding, -1), lengths=lengths))
+        check(
+            shape,
+            seed,
+            batch._replace(targets=batch.targets.masked_fill(padding, -1), lengths=lengths),
+        )

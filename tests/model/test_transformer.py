@@ -68,14 +68,24 @@ STARTS = {
         "token_embedding": 1.0,
         "relative_bias": 128**-0.5,
     },
-    "xavier": {QKV: (2 / 256) ** 0.5, UP: (2 / 640) ** 0.5, "token_embedding": (2 / 628) ** 0.5},
+    "xavier": {
+        QKV: (2 / 256) ** 0.5,
+        UP: (2 / 640) ** 0.5,
+        "token_embedding": (2 / 628) ** 0.5,
+    },
 }
 
 
 @pytest.mark.parametrize("init", STARTS)
 def test_weights_start_as_published(init):
     shape = ModelShape(
-        vocab_size=500, block_size=64, n_layer=4, n_head=4, n_embd=128, init=init, positions="relative"
+        vocab_size=500,
+        block_size=64,
+        n_layer=4,
+        n_head=4,
+        n_embd=128,
+        init=init,
+        positions="relative",
     )
     layout = Layout(shape)
     weights = layout.views(torch.stack([layout.initial_row(seed) for seed in range(4)]))
@@ -84,7 +94,9 @@ def test_weights_start_as_published(init):
             expected, rel=0.1 if name == "relative_bias" else 0.02
         ), name
         if init == "xavier":
-            assert weights[name].abs().max().item() == pytest.approx(expected * 3**0.5, rel=0.01)
+            assert weights[name].abs().max().item() == pytest.approx(
+                expected * 3**0.5, rel=0.01
+            )
     assert all((each == 1).all() for name, each in weights.items() if name.endswith("gain"))
 
 
@@ -94,12 +106,20 @@ def test_torchs_start_is_that_of_its_own_layers():
         head_bias=True,
     ))  # fmt: skip
     runs = layout.views(torch.stack([layout.initial_row(seed) for seed in range(40)]))
-    modules = {"token_embedding": nn.Embedding(300, 60), "position_embedding": nn.Embedding(64, 60)}
+    modules = {
+        "token_embedding": nn.Embedding(300, 60),
+        "position_embedding": nn.Embedding(64, 60),
+    }
     modules |= {"blocks.0.attention.qkv": nn.Linear(60, 180), "head": nn.Linear(60, 300)}
     modules |= {"blocks.0.feed_forward.down": nn.Linear(100, 60)}
     for name, module in modules.items():
         for part, theirs in module.named_parameters():
             own = runs.get(f"{name}.{part}", runs.get(name))
-            assert own.std().item() == pytest.approx(theirs.std().item(), rel=0.15), (name, part)
+            assert own.std().item() == pytest.approx(theirs.std().item(), rel=0.15), (
+                name,
+                part,
+            )
             if isinstance(module, nn.Linear):
-                assert own.abs().max().item() == pytest.approx(module.in_features**-0.5, rel=0.01)
+                assert own.abs().max().item() == pytest.approx(
+                    module.in_features**-0.5, rel=0.01
+                )

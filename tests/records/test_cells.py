@@ -5,7 +5,11 @@ import pytest
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import named_cell
 
-CELLS = ["n_layer=1,n_embd=16", "n_layer=2,n_embd=16", "n_layer=2,n_embd=32,activation=relu%20x"]
+CELLS = [
+    "n_layer=1,n_embd=16",
+    "n_layer=2,n_embd=16",
+    "n_layer=2,n_embd=32,activation=relu%20x",
+]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +33,9 @@ def test_what_several_cells_have_names_none():
         named_cell("s", CELLS, "n_embd=16")
 
 
-@pytest.mark.parametrize("text", ["", "all", "n_head=2", "=", ",", "n_embd", "n_embd=", "n_embd=nan"])
+@pytest.mark.parametrize(
+    "text", ["", "all", "n_head=2", "=", ",", "n_embd", "n_embd=", "n_embd=nan"]
+)
 def test_what_names_no_cell_is_refused(text):
     with pytest.raises(BadInput, match="study s has no cell"):
         named_cell("s", CELLS, text)

@@ -39,14 +39,23 @@ def test_records_come_back_as_they_were_written(tmp_path):
     assert folder.read_start() == START and folder.read_start().values.betas == (0.9, 0.95)
     said = json.loads(folder.start_file.read_bytes())
     assert "enqueued" not in said and said["values"]["betas"] == [0.9, 0.95]
-    ending = TrialEnding(RunState.STOPPED, 2.5, {3: RunState.STOPPED, 4: RunState.PRUNED}, "why")
+    ending = TrialEnding(
+        RunState.STOPPED, 2.5, {3: RunState.STOPPED, 4: RunState.PRUNED}, "why"
+    )
     end = RunEnd(
-        state=RunState.PRUNED, value=2.5, final_val_loss=math.nan, best={"exact_match": 0.5}, ending=ending
+        state=RunState.PRUNED,
+        value=2.5,
+        final_val_loss=math.nan,
+        best={"exact_match": 0.5},
+        ending=ending,
     )
     folder.write_end(end)
     assert folder.read_end() == replace(end, final_val_loss=None)
     said = json.loads(folder.end_file.read_bytes())
-    assert said["ending"]["states"] == {"3": "stopped", "4": "pruned"} and said["final_val_loss"] is None
+    assert (
+        said["ending"]["states"] == {"3": "stopped", "4": "pruned"}
+        and said["final_val_loss"] is None
+    )
     assert said["best_exact_match"] == 0.5 and "best_accuracy" not in said
 
 
@@ -80,7 +89,10 @@ def test_losses_on_the_test_split_come_back_and_damage_is_said(tmp_path):
     found = [Confirmed("a", 3, math.inf, True, {4: 2.5}, {5: 2.25}, {})]
     write_confirmed(study, found)
     assert read_confirmed(study) == found
-    for file, read in ((run.test_file, run.read_test), (study.confirm_file, lambda: read_confirmed(study))):
+    for file, read in (
+        (run.test_file, run.read_test),
+        (study.confirm_file, lambda: read_confirmed(study)),
+    ):
         file.write_text("{")
         with pytest.raises(DamagedFile, match="confirm"):
             read()

@@ -61,7 +61,8 @@ class PlainGPT(nn.Module):
             name = name.replace("norm.gain", "norm.weight")
             target = ours.pop(name if name in ours else f"{name}.weight")
             turned = (weight.ndim == 2 and target.shape != weight.shape) or any(
-                part in name for part in ("qkv.weight", "out.weight", "up.weight", "down.weight")
+                part in name
+                for part in ("qkv.weight", "out.weight", "up.weight", "down.weight")
             )
             target.copy_(weight.T if turned else weight)
         assert not ours, f"not given: {sorted(ours)}"

@@ -85,7 +85,9 @@ class Pass:
 
     def linear(self, name, x):
         """Return x W + b; a weight [E, in, out] is one of each expert, for x [E, N, in]."""
-        return self.note(name, x @ self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0))
+        return self.note(
+            name, x @ self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0)
+        )
 
     def norm(self, name, x, kind=""):
         """Return gain * norm(x) + bias: less its mean (layernorm), divided by the root of the mean square."""
@@ -102,7 +104,9 @@ class Pass:
 def sinusoids(n_positions, width):
     """Return Vaswani et al.'s table [n_positions, width]: sines in even columns, cosines in odd ones."""
     column = torch.arange(width)
-    angle = torch.arange(n_positions).double()[:, None] / 10000.0 ** ((column - column % 2) / width)
+    angle = torch.arange(n_positions).double()[:, None] / 10000.0 ** (
+        (column - column % 2) / width
+    )
     return torch.where(column % 2 == 0, torch.sin(angle), torch.cos(angle))
 
 
@@ -112,7 +116,9 @@ def rotate(x, base, share):
     R is this share of D; the columns after R stay as they are.
     """
     half = int(x.shape[-1] * share) // 2
-    angle = torch.arange(x.shape[-2]).double()[:, None] * base ** (-torch.arange(half).double() / half)
+    angle = torch.arange(x.shape[-2]).double()[:, None] * base ** (
+        -torch.arange(half).double() / half
+    )
     cos, sin = torch.cos(angle), torch.sin(angle)
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
@@ -176,7 +182,9 @@ def sight(p, prefix, tokens, lengths, causal):
     if shape.positions == "alibi":
         bias = -alibi_slopes(shape.n_head)[:, None, None] * distance.abs()
     if shape.positions == "relative":
-        bucket = relative_buckets(distance, causal, shape.relative_buckets, shape.relative_max_distance)
+        bucket = relative_buckets(
+            distance, causal, shape.relative_buckets, shape.relative_max_distance
+        )
         bias = p.weights[f"{prefix}relative_bias"][bucket].permute(2, 0, 1)
     return Sight(present, whole & near if shape.attention == "local" else whole, whole, bias)
 
@@ -207,9 +215,15 @@ def attend(p, name, q, k, v, visible, bias=0.0):
 def self_attention(p, name, kind, seen, x):
     """Let each token of x [B, T, C] attend to those of its own sequence that it sees."""
     shape, turned = p.shape, p.shape.positions == "rotary"
-    widths = [count * shape.head_dim for count in (shape.n_head, shape.n_kv_head, shape.n_kv_head)]
+    widths = [
+        count * shape.head_dim for count in (shape.n_head, shape.n_kv_head, shape.n_kv_head)
+    ]
     q, k, v = p.linear(f"{name}.qkv", x).split(widths, dim=-1)
-    q, k, v = heads(p, name, "q", q, turned), heads(p, name, "k", k, turned), heads(p, name, "v", v)
+    q, k, v = (
+        heads(p, name, "q", q, turned),
+        heads(p, name, "k", k, turned),
+        heads(p, name, "v", v),
+    )
     return attend(p, name, q, k, v, seen.whole if kind == "full" else seen.visible, seen.bias)
 
 
@@ -299,10 +313,13 @@ def embed(p, prefix, tokens):
     p.note(f"{prefix}token_embedding", x)
     if shape.positions == "learned":
         x = x + p.note(
-            f"{prefix}position_embedding", p.weights[f"{prefix}position_embedding"][:length].expand_as(x)
+            f"{prefix}position_embedding",
+            p.weights[f"{prefix}position_embedding"][:length].expand_as(x),
         )
     if shape.positions == "sinusoidal":
-        x = x + p.note(f"{prefix}position_embedding", sinusoids(length, shape.n_embd).expand_as(x))
+        x = x + p.note(
+            f"{prefix}position_embedding", sinusoids(length, shape.n_embd).expand_as(x)
+        )
     if shape.n_token_types:  # all tokens are of the first type
         name = f"{prefix}token_type_embedding"
         x = x + p.note(name, p.weights[name][0].expand_as(x))
@@ -369,7 +386,13 @@ def loss_and_gradients(
 ):
     """Return the mean cross-entropy over the counted targets with the routers' losses, and its gradient by weight."""
     p = Pass(shape, weights, router_balance, router_z)
-    loss = cross_entropy(model(p, batch), torch.as_tensor(batch.targets), smoothing) + p.side_loss
-    gradients = torch.autograd.grad(loss, [*p.weights.values()], allow_unused=True, materialize_grads=True)
-    found = {name: gradient.numpy() for name, gradient in zip(p.weights, gradients, strict=True)}
+    loss = (
+        cross_entropy(model(p, batch), torch.as_tensor(batch.targets), smoothing) + p.side_loss
+    )
+    gradients = torch.autograd.grad(
+        loss, [*p.weights.values()], allow_unused=True, materialize_grads=True
+    )
+    found = {
+        name: gradient.numpy() for name, gradient in zip(p.weights, gradients, strict=True)
+    }
     return loss.item(), found

@@ -74,7 +74,9 @@ def train(
         if iteration % values.eval_interval == 0 or iteration == values.max_iters:
             with torch.no_grad():
                 found = [model.loss_of(*batch).item() for batch in evaluation]
-                losses.append(sum(map(math.prod, zip(found, n_targets, strict=True))) / sum(n_targets))
+                losses.append(
+                    sum(map(math.prod, zip(found, n_targets, strict=True))) / sum(n_targets)
+                )
             on_evaluation(iteration, losses[-1], total / max(1, count))
             total, count = 0.0, 0
         if iteration == values.max_iters:

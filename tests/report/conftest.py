@@ -30,7 +30,13 @@ def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None):
     runs, curves = [], []
     for n_layer in layers:
         for n_embd in widths:
-            own = {"n_layer": n_layer, "n_embd": n_embd, "n_head": 4, "vocab_size": 97, "block_size": 64}
+            own = {
+                "n_layer": n_layer,
+                "n_embd": n_embd,
+                "n_head": 4,
+                "vocab_size": 97,
+                "block_size": 64,
+            }
             own |= {"batch_size": 16, "device": "cpu", "dtype": "float32", "compile": False}
             shape = ModelShape.named({**defaults(), **own})
             for trial, state in enumerate(states):
@@ -47,11 +53,20 @@ def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None):
                     runs.append(
                         settled({**defaults(), **own})
                         | {"study": "planted", "cell": cell, "trial": trial, "seed": seed}
-                        | {"state": state, "best_val_loss": last, "final_val_loss": last + 0.5, "value": last}
+                        | {
+                            "state": state,
+                            "best_val_loss": last,
+                            "final_val_loss": last + 0.5,
+                            "value": last,
+                        }
                         | dict.fromkeys(("n_params", "n_params_active"), n_params(shape))
                         | {"iterations": ITERATIONS[-1], "run_id": "x"}
                         | {"n_params_non_embedding": n_params_non_embedding(shape)}
-                        | {"train_tokens": ITERATIONS[-1] * TOKENS, "train_flops": 1e12, "wall_seconds": 2.5}
+                        | {
+                            "train_tokens": ITERATIONS[-1] * TOKENS,
+                            "train_flops": 1e12,
+                            "wall_seconds": 2.5,
+                        }
                         | {"learning_rate": 1e-3 * (trial + 1)}
                     )
     # What follows from others would count as a part of the grid, as no study's record is there.
@@ -61,7 +76,11 @@ def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None):
 
 def _as_tracked(planted):
     """Return the frames as the analysis table gives them: nullable types, pairs as text."""
-    pairs = {name: planted.runs[name].astype(str) for name, row in TABLE.items() if row.kind == "floats"}
+    pairs = {
+        name: planted.runs[name].astype(str)
+        for name, row in TABLE.items()
+        if row.kind == "floats"
+    }
     return Planted(typed_runs(planted.runs.assign(**pairs)), planted.curves.astype(CURVES))
 
 
@@ -82,7 +101,9 @@ def plant():
     """Return the function that plants a study, for its caller to change."""
 
     def plant_copy(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None):
-        found = _planted(tuple(states), tuple(layers), tuple(widths), seeds, losses and tuple(losses))
+        found = _planted(
+            tuple(states), tuple(layers), tuple(widths), seeds, losses and tuple(losses)
+        )
         return Planted(*(each.copy() for each in found))
 
     return plant_copy

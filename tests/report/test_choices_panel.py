@@ -46,9 +46,15 @@ def test_choices_are_ranked_and_told_apart(material):
 def test_what_was_confirmed_is_drawn_beside_what_was_searched(material, tmp_path):
     material = replace(material, lab=tmp_path)
     assert "confirm" in make_panel(PanelSpec("confirmed"), material).missing
-    tests = {"n_layer=1,n_embd=32": {7: 3.5, 8: 3.6, 9: 3.55}, CELL: {7: 3.0, 8: 3.1, 9: 3.05}, "lost": {}}
+    tests = {
+        "n_layer=1,n_embd=32": {7: 3.5, 8: 3.6, 9: 3.55},
+        CELL: {7: 3.0, 8: 3.1, 9: 3.05},
+        "lost": {},
+    }
     found = [
-        Confirmed(cell, 1, 3.2, True, {}, {seed: loss - 0.1 for seed, loss in test.items()}, test)
+        Confirmed(
+            cell, 1, 3.2, True, {}, {seed: loss - 0.1 for seed, loss in test.items()}, test
+        )
         for cell, test in tests.items()
     ]
     folder = StudyFolder(tmp_path, "planted")
@@ -56,6 +62,9 @@ def test_what_was_confirmed_is_drawn_beside_what_was_searched(material, tmp_path
     folder.confirm_file.write_text(json.dumps([asdict(each) for each in found]))
     panel = make_panel(PanelSpec("confirmed"), material)
     assert list(panel.data["cell"]) == [CELL, "n_layer=1,n_embd=32", "lost"]
-    assert panel.data["test"].iloc[0] == pytest.approx(3.05) and "different" in panel.data["verdict"].tolist()
+    assert (
+        panel.data["test"].iloc[0] == pytest.approx(3.05)
+        and "different" in panel.data["verdict"].tolist()
+    )
     test, searched = panel.figure().data
     assert list(test.x) == pytest.approx([3.05, 3.55]) and list(searched.x) == [3.2, 3.2]

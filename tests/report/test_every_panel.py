@@ -35,7 +35,9 @@ SHOWN = {page: [*read_dashboard(page=page).panels] for page in PAGES}
 NAMED = {spec.panel for panels in SHOWN.values() for spec in panels}
 for name, kind in sorted(PANELS.items()):
     if name not in NAMED:
-        SHOWN[next(page for page in PAGES if kind.source in PAGES[page])].append(PanelSpec(name))
+        SHOWN[next(page for page in PAGES if kind.source in PAGES[page])].append(
+            PanelSpec(name)
+        )
 
 
 class Planted(NamedTuple):
@@ -69,7 +71,9 @@ def runs_of(study, name):
 
 
 def studied(*studies):
-    runs = concat([runs_of(*each) for each in zip(studies, CELLS, strict=False)], ignore_index=True)
+    runs = concat(
+        [runs_of(*each) for each in zip(studies, CELLS, strict=False)], ignore_index=True
+    )
     rows = [
         (*run[1:4], at * 100, at * 12800, metric, 4.0 - at)
         for run in runs[[*KEY]].itertuples(index=False, name=None)

@@ -20,7 +20,9 @@ def first_screen(page, *tables, report=None):
     report = report or report_of(pd.concat(tables, ignore_index=True))
     asked = read_dashboard(page=page).panels
     wanted = {"verdicts", "choices", "differences"}
-    return SUMMARIES[page](report, [make_panel(each, report) for each in asked if each.panel in wanted])
+    return SUMMARIES[page](
+        report, [make_panel(each, report) for each in asked if each.panel in wanted]
+    )
 
 
 def test_a_comparison_says_what_differs_and_what_stands_behind_each_side():
@@ -42,21 +44,33 @@ def test_every_place_opens_with_the_same_five_lines(tiny, tmp_path):
     ended = study.run(progress=False)
     assert ended.report.name == "sweep.html", "the page of a study of one cell"
     said = study.show()
-    assert said.state == "finished: 4 of 4 trials" and said.law == "none: one size; three or more are needed"
+    assert (
+        said.state == "finished: 4 of 4 trials"
+        and said.law == "none: one size; three or more are needed"
+    )
     assert said.best.startswith(f"val_loss {study.best.loss:#.3g} (one seed)   learning_rate=")
     for page in ("scaling", "sweep"):
         file = study.report(page)
         assert escape(str(said), quote=False) in file.read_text("utf-8").replace("&#39;", "'")
-        assert json.loads(file.with_suffix(".json").read_text("utf-8"))["headline"] == said.as_dict()
+        assert (
+            json.loads(file.with_suffix(".json").read_text("utf-8"))["headline"]
+            == said.as_dict()
+        )
     assert read_facts(study.folder).done == 1
     steering.extend(study.folder, 8, None)
     said = study.show()
     assert read_facts(study.folder).done == 0, "its trials wait"
     assert said.state == "interrupted: 4 of 8 trials" and "sweeplab resume tiny" in said.next
 
-    wild = Study(tiny(name="wild", search={"learning_rate": Range(1e5, 1e6, log=True)}), tmp_path / "lab")
+    wild = Study(
+        tiny(name="wild", search={"learning_rate": Range(1e5, 1e6, log=True)}), tmp_path / "lab"
+    )
     wild.run(progress=False)
     said = wild.show()
-    assert said.state.startswith("finished: 4 of 4 trials, all diverged; lowest learning_rate tried ")
+    assert said.state.startswith(
+        "finished: 4 of 4 trials, all diverged; lowest learning_rate tried "
+    )
     assert (said.best, said.law) == ("none", "none")
-    assert said.next.startswith("sweeplab run wild --name wild-2 --search learning_rate=1e-4..1e-2")
+    assert said.next.startswith(
+        "sweeplab run wild --name wild-2 --search learning_rate=1e-4..1e-2"
+    )

@@ -136,13 +136,23 @@ def test_every_state_has_its_word_and_its_next_command(state):
             counted=30 if state is StudyState.COMPLETE else 12,
         )
     )
-    assert said.state.startswith(f"{word}: ") and said.next.startswith(f"sweeplab {command} small")
+    assert said.state.startswith(f"{word}: ") and said.next.startswith(
+        f"sweeplab {command} small"
+    )
 
 
 CLOSE = replace(AHEAD, low=1.25, high=1.27)
 OTHERS = [
-    (replace(SMALL, state=StudyState.WAITING, enqueued=8), "state", "waiting: 30 of 30 trials, 8 enqueued"),
-    (replace(RUNNING, total=None, begun=4), "law", "not yet: 4 sizes with finished trials so far"),
+    (
+        replace(SMALL, state=StudyState.WAITING, enqueued=8),
+        "state",
+        "waiting: 30 of 30 trials, 8 enqueued",
+    ),
+    (
+        replace(RUNNING, total=None, begun=4),
+        "law",
+        "not yet: 4 sizes with finished trials so far",
+    ),
     (replace(SMALL, ahead=CLOSE, is_confirmed=True), "next", ""),
     (
         replace(SMALL, ahead=None, why_no_law="the rows lie on one ray"),

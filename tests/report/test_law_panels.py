@@ -54,7 +54,10 @@ def test_the_line_over_compute_is_the_best_use_of_it():
 def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified():
     ray = shown("law", of(RAY), x="params")
     assert not (ray.data["what"] == "beyond").any()
-    assert any("No line goes further beyond the points" in note and "one line" in note for note in ray.notes)
+    assert any(
+        "No line goes further beyond the points" in note and "one line" in note
+        for note in ray.notes
+    )
     assert not ray.figure().layout.shapes
     good = shown("law", of(GRID), x="params")
     assert (good.data["what"] == "beyond").any()
@@ -68,14 +71,18 @@ def test_verdicts_have_a_number_only_where_there_is_one():
     assert alpha["low"] <= TRUTH["alpha"] <= alpha["high"]
     assert set(ray.data["verdict"]) == {"not identified"}
     assert ray.data["value"].isna().all() and set(ray.shown["value"]) == {"–"}
-    assert ray.shown["verdict"].str.contains("not identified\n(?:.*one line|as E$)").all(), "a reason once"
+    assert ray.shown["verdict"].str.contains("not identified\n(?:.*one line|as E$)").all(), (
+        "a reason once"
+    )
     assert "one line" in ray.shown["verdict"][0]
     assert ray.result["parameters"]["alpha"]["value"] is None
 
 
 @pytest.mark.slow
 def test_the_page_of_a_table_needs_no_network_and_no_study(tmp_path):
-    page = write_law_report(of(GRID).assessment("chinchilla"), "runs.csv", tmp_path / "law.html")
+    page = write_law_report(
+        of(GRID).assessment("chinchilla"), "runs.csv", tmp_path / "law.html"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["law.html"]
     text = page.read_text(encoding="utf-8")
     body = text[text.rindex("</script>\n</head>") :]
@@ -99,7 +106,12 @@ def isoflops():
     flops = np.repeat(BUDGETS, 7)
     noise = np.exp(0.001 * np.random.default_rng(2).standard_normal(len(n)))
     tokens = flops / 6 / n
-    columns = {"params": n, "tokens": tokens, "flops": flops, "loss": losses(TRUTH, n, tokens) * noise}
+    columns = {
+        "params": n,
+        "tokens": tokens,
+        "flops": flops,
+        "loss": losses(TRUTH, n, tokens) * noise,
+    }
     return ReportData.of_table(assess(Points(columns, np.ones(len(n))), LAWS["chinchilla"]))
 
 
@@ -109,7 +121,9 @@ def test_isoflop_marks_the_minimum_of_each_budget():
     minima = found.data[found.data["what"] == "minimum"]
     slope = np.polyfit(np.log(minima["flops"]), np.log(minima["params"]), 1)[0]
     assert len(minima) == 5 and slope == pytest.approx(SHARE, abs=0.05)
-    assert (minima["low"] < minima["params"]).all() and (minima["params"] < minima["high"]).all()
+    assert (minima["low"] < minima["params"]).all() and (
+        minima["params"] < minima["high"]
+    ).all()
     assert (found.data["what"] == "row").sum() == 35
     figure = found.figure()
     assert sum(trace.marker.symbol == "star" for trace in figure.data) == 5

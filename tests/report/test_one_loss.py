@@ -23,7 +23,9 @@ def sized(values):
 
 
 def planted(key, n_trials, whole, cells=NINE, name="planted"):
-    runs = plant_sweep(n_trials, cells, loss=sized, noise=0.02, key=key, name=name).drop(columns=[*SETTLED])
+    runs = plant_sweep(n_trials, cells, loss=sized, noise=0.02, key=key, name=name).drop(
+        columns=[*SETTLED]
+    )
     return runs.assign(best_whole_val_loss=runs["best_val_loss"] * whole) if whole else runs
 
 
@@ -33,22 +35,32 @@ def planted(key, n_trials, whole, cells=NINE, name="planted"):
 def test_what_is_drawn_is_what_is_fitted_and_has_one_name(key, n_trials, whole):
     report = report_of(planted(key, n_trials, whole))
     fit = report.assessment("power-n").fit
-    panels = {name: make_panel(PanelSpec(name, options), report) for name, options in DRAWN.items()}
+    panels = {
+        name: make_panel(PanelSpec(name, options), report) for name, options in DRAWN.items()
+    }
     law, loss = panels["law"], panels["loss"]
     (_, _, _, at), *_ = lines_by(report.assessment("power-n"), "params").lines
     marks = next(trace for trace in law.figure().data if trace.mode == "markers")
     line = [float(np.exp(np.median(at(x).measure(fit.values)))) for x in marks.x]
     residuals = dict(
-        zip(panels["residuals"].data["params"], panels["residuals"].data["residual"], strict=True)
+        zip(
+            panels["residuals"].data["params"],
+            panels["residuals"].data["residual"],
+            strict=True,
+        )
     )
     drawn = dict(zip(marks.x, 100 * np.log(np.array(marks.y) / line), strict=True))
-    assert drawn == pytest.approx(residuals), "marks lie off the line by the residuals of the fit"
+    assert drawn == pytest.approx(residuals), (
+        "marks lie off the line by the residuals of the fit"
+    )
     said = summarize(report)
     assert law.y.title == f"{'whole_' * bool(whole)}val_loss (nats/token)"
     if loss.law is not None:
         assert loss.y.title == law.y.title, "the figure with the law has its loss"
     trials = panels["heat_map"].data.set_index(["cell", "trial"])["loss"]
-    assert trials[said.best["cell"], said.best["trial"]] == pytest.approx(said.best["loss"], abs=0.1)
+    assert trials[said.best["cell"], said.best["trial"]] == pytest.approx(
+        said.best["loss"], abs=0.1
+    )
     assert panels["heat_map"].notes == ("The val_loss (nats/token) of the best trial.",)
 
 
@@ -63,17 +75,30 @@ DRAWN = {
 @pytest.mark.slow
 def test_a_study_and_a_cell_have_one_color_on_every_panel():
     names = ("zeta", "alpha", "mid")  # neither in order of the alphabet nor of their losses
-    several = pd.concat([planted(key, 12, 0.0, NINE[:2], name) for key, name in enumerate(names)])
+    several = pd.concat(
+        [planted(key, 12, 0.0, NINE[:2], name) for key, name in enumerate(names)]
+    )
     for runs, known in (
         (several, set(names)),
         (planted(0, 3, 0.0), {f"n_layer={a},n_embd={b}" for a, b in NINE}),
     ):
         report = report_of(runs.reset_index(drop=True), curves(runs))
         used = {name: set() for name in known}
-        for kind in ("optimization_history", "edf", "param_importances", "slice", "learning_curves"):
+        for kind in (
+            "optimization_history",
+            "edf",
+            "param_importances",
+            "slice",
+            "learning_curves",
+        ):
             panel = make_panel(PanelSpec(kind, {}), report)
             for trace in panel.figure().data if not panel.missing else ():
-                name = str(trace.name).removesuffix(" (best)").replace(", ", ",").rpartition(" of ")[2]
+                name = (
+                    str(trace.name)
+                    .removesuffix(" (best)")
+                    .replace(", ", ",")
+                    .rpartition(" of ")[2]
+                )
                 color = trace.line.color or trace.marker.color
                 if name in known and color:
                     used[name].add(color)

@@ -19,7 +19,9 @@ pytestmark = [
 WIDE, NARROW = 1400, 400
 PAGES = ("scaling", "sweep", "compare")
 CELLS = tuple((n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (32, 64))
-FIGURE = "figures.find((each) => each.closest('section').querySelector('h2').innerText === {!r})"
+FIGURE = (
+    "figures.find((each) => each.closest('section').querySelector('h2').innerText === {!r})"
+)
 SIZE, CURVES = FIGURE.format("Loss against model size"), FIGURE.format("Learning curves")
 CONTRAST = """
 (() => {
@@ -50,7 +52,9 @@ def falling(runs, metric):
         (row.study, row.cell, row.trial, row.seed, at, at * 128, metric, value)
         for row in runs.itertuples()
         for at in range(0, row.iterations + 1, 60)
-        for value in [row.value + (4.6 - row.value) * np.exp(-at / 60) if metric == "val_loss" else 1.0]
+        for value in [
+            row.value + (4.6 - row.value) * np.exp(-at / 60) if metric == "val_loss" else 1.0
+        ]
     ]
     return DataFrame(rows, columns=columns)
 
@@ -67,13 +71,17 @@ def pages(tmp_path_factory):
     kinds = [(each, other) for each in ("relu", "gelu") for other in ("layernorm", "rmsnorm")]
     for key, (activation, norm) in enumerate(kinds):
         runs = plant_sweep(
-            4, CELLS, loss=lambda values, key=key: 3 - 0.1 * values["n_layer"] + 0.05 * key, key=key
+            4,
+            CELLS,
+            loss=lambda values, key=key: 3 - 0.1 * values["n_layer"] + 0.05 * key,
+            key=key,
         )
         runs["cell"] += f",activation={activation},norm={norm}"
         parts.append(runs.assign(activation=activation, norm=norm))
     runs = pd.concat(parts, ignore_index=True).drop(columns=[*SETTLED])
     two = [
-        plant_sweep(20, state=slow_ones_pruned, seeds=2, name=name, key=key) for key, name in enumerate("ab")
+        plant_sweep(20, state=slow_ones_pruned, seeds=2, name=name, key=key)
+        for key, name in enumerate("ab")
     ]
     shared = place / "shared files"
     return {
@@ -105,7 +113,10 @@ def opened(browser, file, width=WIDE, theme="light"):
     """Open a page, folds too, once all of its figures are drawn and their legends placed."""
     screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser._call("Emulation.setDeviceMetricsOverride", **screen)
-    browser._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+    browser._call(
+        "Emulation.setEmulatedMedia",
+        features=[{"name": "prefers-color-scheme", "value": theme}],
+    )
     browser.open(file.as_uri())
     browser.wait_for("document.readyState === 'complete' && typeof figures !== 'undefined'")
     folds = "document.querySelectorAll('details.more, details:has(.missing)')"
@@ -123,7 +134,9 @@ def middle(browser, element):
 
 def mouse(browser, x, y, *kinds):
     for kind in kinds:
-        browser._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        browser._call(
+            "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
+        )
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -133,16 +146,22 @@ def test_a_page_opens_without_a_network_and_no_word_of_a_table_is_broken(name, p
     assert browser.errors == []
     inside = ("file:", "data:", "about:", "blob:")
     assert [url for url in browser.requests if not url.startswith(inside)] == []
-    links = browser.read("[...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))")
+    links = browser.read(
+        "[...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))"
+    )
     assert links
     for link in links:
         if link.startswith("#"):
             assert browser.read(f"!!document.getElementById('{link[1:]}')"), link
         else:
             assert link.startswith("data:") or (pages[name].parent / link).is_file(), link
-    heads = "[...document.querySelectorAll('table th button')].filter((each) => each.offsetHeight)"
+    heads = (
+        "[...document.querySelectorAll('table th button')].filter((each) => each.offsetHeight)"
+    )
     assert browser.read(f"{heads}.length") > 10
-    assert browser.read(f"{heads}.every((each) => getComputedStyle(each).overflowWrap === 'normal')")
+    assert browser.read(
+        f"{heads}.every((each) => getComputedStyle(each).overflowWrap === 'normal')"
+    )
     lines = f"{heads}.map((each) => each.offsetHeight / parseFloat(getComputedStyle(each).fontSize))"
     assert browser.read(f"Math.max(...{lines})") < 5, "a line and its margins"
 
@@ -161,24 +180,32 @@ def test_the_words_of_figures_are_legible(name, theme, pages, browser):
 def test_legends_leave_three_quarters_and_nothing_is_cut(name, width, pages, browser):
     opened(browser, pages[name], width)
     assert browser.errors == []
-    assert browser.read("document.documentElement.scrollWidth") == width, "the page does not scroll sideways"
+    assert browser.read("document.documentElement.scrollWidth") == width, (
+        "the page does not scroll sideways"
+    )
     shares = browser.read(LEGENDS)
     assert len(shares) >= 2
     assert all(share <= 0.26 for share, *_ in shares), shares
     if name == "scaling":
         clip = clip_of(browser, "figures[0]", width)
         assert cut_off(browser, "figures[0]", clip) == []
-        assert cut_off(browser, "figures[0]", clip | {"height": clip["height"] - 60}), "it sees what is cut"
+        assert cut_off(browser, "figures[0]", clip | {"height": clip["height"] - 60}), (
+            "it sees what is cut"
+        )
     else:
         assert pages[name].stat().st_size < 1e6
     if width == NARROW and name == "scaling":  # the legend is below the axis
         top = browser.read(f"{SIZE}.querySelector('.legend .bg').getBoundingClientRect().top")
-        assert top >= browser.read(f"{SIZE}.querySelector('.xtitle').getBoundingClientRect().bottom")
+        assert top >= browser.read(
+            f"{SIZE}.querySelector('.xtitle').getBoundingClientRect().bottom"
+        )
 
 
 def test_of_many_curves_the_best_is_bold_and_one_comes_forward_under_the_cursor(pages, browser):
     opened(browser, pages["scaling"])
-    drawn = browser.read(f"{CURVES}.data.map((each) => [each.name, each.line.width, each.opacity ?? 1])")
+    drawn = browser.read(
+        f"{CURVES}.data.map((each) => [each.name, each.line.width, each.opacity ?? 1])"
+    )
     assert [name for name, width, _ in drawn if width > 3 and name.endswith("(best)")]
     assert all(opacity < 0.5 for _, width, opacity in drawn if width < 3), "all others are pale"
     front = f"{CURVES}.data.find((each) => each.meta?.front)"
@@ -194,11 +221,22 @@ def test_of_many_curves_the_best_is_bold_and_one_comes_forward_under_the_cursor(
 
 def test_a_click_on_a_trial_opens_its_run(pages, browser):
     opened(browser, pages["sweep"])
-    x, y = middle(browser, f"{FIGURE.format('Slice')}.querySelector('.scatterlayer .points path')")
+    x, y = middle(
+        browser, f"{FIGURE.format('Slice')}.querySelector('.scatterlayer .points path')"
+    )
     mouse(browser, x, y, "mouseMoved", "mousePressed", "mouseReleased")
     browser.wait_for("document.getElementById('trial').open")
     words = browser.read("document.getElementById('trial').innerText")
-    for part in ("Trial ", "State", "complete", "activation", "norm", "learning_rate", "dropout", "Seed 0"):
+    for part in (
+        "Trial ",
+        "State",
+        "complete",
+        "activation",
+        "norm",
+        "learning_rate",
+        "dropout",
+        "Seed 0",
+    ):
         assert part in words
     browser.wait_for("!!document.querySelector('#trial .curve .scatterlayer path')")
     browser.read("document.getElementById('trial').querySelector('button').click()")
@@ -219,8 +257,12 @@ def test_two_trials_stand_beside_each_other_and_a_figure_can_be_saved(pages, bro
     assert "learning_rate" in [row[0] for row in rows] and all(row[1] != row[2] for row in rows)
     browser.wait_for("dialog.querySelectorAll('.curve .scatterlayer .trace').length === 2")
     browser.read("dialog.close(); open_trial(trials[2], about)")
-    assert browser.read("dialog.querySelector('h2').innerText").startswith("Trial "), "one at a time again"
-    browser.read("dialog.close(); Plotly.downloadImage = (what, how) => { window.saved = how; }")
+    assert browser.read("dialog.querySelector('h2').innerText").startswith("Trial "), (
+        "one at a time again"
+    )
+    browser.read(
+        "dialog.close(); Plotly.downloadImage = (what, how) => { window.saved = how; }"
+    )
     browser.read("document.querySelector('[data-save=svg]').click()")
     saved = browser.read("window.saved")
     assert saved["format"] == "svg" and saved["width"] > 500 and saved["filename"]

@@ -78,7 +78,9 @@ def test_a_panel_without_data_says_why(spec, states, why, typed, plant):
 
 
 def test_heat_map_has_the_lowest_loss_of_each_pair(typed, plant):
-    drawn = of(PanelSpec("heat_map", {"x": "n_embd"}), typed(plant(["complete", "complete", "pruned"])))
+    drawn = of(
+        PanelSpec("heat_map", {"x": "n_embd"}), typed(plant(["complete", "complete", "pruned"]))
+    )
     assert (drawn.x.column, drawn.y.column) == ("n_embd", "n_layer")
     assert len(drawn.data) == 6 and set(drawn.data["trial"]) == {0}
     np.testing.assert_allclose(
@@ -89,17 +91,23 @@ def test_heat_map_has_the_lowest_loss_of_each_pair(typed, plant):
 
 
 def test_learning_curves_are_the_planted_ones(typed, plant):
-    drawn = of(PanelSpec("learning_curves"), typed(plant(["complete", "pruned", "diverged"], seeds=2)))
+    drawn = of(
+        PanelSpec("learning_curves"), typed(plant(["complete", "pruned", "diverged"], seeds=2))
+    )
     assert len(drawn.data) == 6 * 2 * 2 * len(ITERATIONS)
     assert drawn.notes[-1] == "Not drawn: 12 diverged."
     assert drawn.winner == "n_layer=4,n_embd=64"
     first = drawn.best[drawn.best["cell"] == "n_layer=1,n_embd=32"]
     assert first["x"].tolist() == [iteration * TOKENS for iteration in ITERATIONS]
     assert first["value"].tolist()[::3] == pytest.approx([5, 4 - 0.1 - 0.32 + 0.005])
-    assert len(drawn.figure().data) == 1 + 6 + 1, "every run, each cell's best, and what is under the cursor"
+    assert len(drawn.figure().data) == 1 + 6 + 1, (
+        "every run, each cell's best, and what is under the cursor"
+    )
     later = drawn.data[drawn.data["x"] > 0]["value"]
     low, high = drawn.figure().layout.yaxis.range
-    assert low < later.min() and later.quantile(0.95) < high < 5, "the start presses nothing together"
+    assert low < later.min() and later.quantile(0.95) < high < 5, (
+        "the start presses nothing together"
+    )
 
 
 @pytest.mark.parametrize("ground", [1.0, 0.0085], ids=["light", "dark"])
@@ -115,16 +123,24 @@ def test_colors_are_distinct_and_stand_out_from_the_ground(n, ground):
 def test_summary_says_what_there_is(typed, plant):
     summary = summarize(report_of(*typed(plant(USUAL, seeds=2))))
     words = summary.entries
-    assert words["Runs"].startswith("72 runs of 36 trials in 6 cells: 12 complete, 12 stopped, ")
+    assert words["Runs"].startswith(
+        "72 runs of 36 trials in 6 cells: 12 complete, 12 stopped, "
+    )
     assert {*words["Cells"].split("; ")[:2]} == {"n_layer 1, 2, 4", "n_embd 32, 64"}
     assert words["Best trial"].startswith(
         "2.9650 nats/token (the mean of 2 seeds): trial 0 in cell n_layer=4"
     )
-    assert summary.best["hyperparameters"] == {"n_layer": 4, "n_embd": 64, "learning_rate": 1e-3}
+    assert summary.best["hyperparameters"] == {
+        "n_layer": 4,
+        "n_embd": 64,
+        "learning_rate": 1e-3,
+    }
     assert summarize(report_of(*plant(["running"]))).best == {}
 
 
-@pytest.mark.parametrize(("objective", "unit"), [("masked", "nats/token"), ("classification", "nats/label")])
+@pytest.mark.parametrize(
+    ("objective", "unit"), [("masked", "nats/token"), ("classification", "nats/label")]
+)
 def test_losses_have_the_unit_of_their_objective(objective, unit, plant):
     planted = plant(["complete"] * 2)
     report = report_of(planted.runs.assign(objective=objective, n_labels=3), planted.curves)
@@ -141,7 +157,9 @@ def test_the_law_goes_on_to_its_forecast_on_the_figure_of_sizes(plant):
     sizes = {"layers": (1,), "widths": (32, 48, 64, 96, 128, 192, 256, 384)}
     planted = plant(["complete"], **sizes)
     n = planted.runs["n_params"]
-    losses = 1.0 + 30 * n**-0.35 * np.exp(0.001 * np.random.default_rng(0).standard_normal(len(n)))
+    losses = 1.0 + 30 * n**-0.35 * np.exp(
+        0.001 * np.random.default_rng(0).standard_normal(len(n))
+    )
     runs = planted.runs.assign(best_val_loss=losses, final_val_loss=losses, value=losses)
     report = report_of(runs, planted.curves)
     drawn = make_panel(LOSS, report)
@@ -155,12 +173,17 @@ def test_the_law_goes_on_to_its_forecast_on_the_figure_of_sizes(plant):
 def test_a_map_needs_half_of_its_pairs_to_be_cells(plant):
     planted = plant(["complete"], widths=(32, 64, 128))
     few = (planted.runs["n_layer"] == 1) == (planted.runs["n_embd"] == 32)
-    assert "4 of 9 pairs" in of(PanelSpec("heat_map"), planted._replace(runs=planted.runs[~few])).missing
+    assert (
+        "4 of 9 pairs"
+        in of(PanelSpec("heat_map"), planted._replace(runs=planted.runs[~few])).missing
+    )
 
 
 @pytest.mark.slow
 def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path, plant):
-    runs, curves = plant(["complete", "complete"], layers=(1, 2, 3, 4, 6), widths=(32, 64, 128, 256))
+    runs, curves = plant(
+        ["complete", "complete"], layers=(1, 2, 3, 4, 6), widths=(32, 64, 128, 256)
+    )
     noise = np.random.default_rng(0).normal(0, 0.002, len(runs))
     loss = (1.5 + 40 / runs["n_params"] ** 0.4) * (1 + noise) + 0.1 * runs["trial"]
     losses = dict.fromkeys(("best_val_loss", "final_val_loss", "value"), loss)
@@ -184,13 +207,17 @@ def test_families_that_lack_a_size_of_another_are_lines_too():
     for key, (family, depth) in enumerate(
         (("decoder", np.nan), ("encoder_decoder", 2), ("encoder_decoder", 4))
     ):
-        part = plant_sweep(2, ((2, 32), (2, 64)), loss=lambda values: 3 - 0.001 * values["n_embd"], key=key)
+        part = plant_sweep(
+            2, ((2, 32), (2, 64)), loss=lambda values: 3 - 0.001 * values["n_embd"], key=key
+        )
         part["cell"] += f",family={family},n_encoder_layer={depth}"
         parts.append(part.assign(family=family, n_encoder_layer=depth))
     report = report_of(pd.concat(parts, ignore_index=True))
     panel = make_panel(PanelSpec("loss", {"x": "n_embd"}), report)
     assert not panel.missing and panel.figure().data
-    depths = {line.partition("n_encoder_layer = ")[2].partition(",")[0] for line in panel.data["line"]}
+    depths = {
+        line.partition("n_encoder_layer = ")[2].partition(",")[0] for line in panel.data["line"]
+    }
     assert depths == {"none", "2", "4"}
 
 
@@ -202,12 +229,17 @@ def test_it_shows_the_layers_of_the_best_run(plant, tmp_path):
             folder.path.mkdir(parents=True)
             for at in (100, 200):
                 norms = {
-                    f"blocks.{layer}": (shrinks ** (1 - layer) / at, 0.02 / at, 2.0) for layer in range(2)
+                    f"blocks.{layer}": (shrinks ** (1 - layer) / at, 0.02 / at, 2.0)
+                    for layer in range(2)
                 }
                 append_gradients(folder, [GradientPoint(at, norms)])
     panel = make_panel(PanelSpec("gradient_flow"), report_of(runs, curves, lab=tmp_path))
-    assert {*zip(panel.data["cell"], panel.data["trial"], strict=True)} == {("n_layer=2,n_embd=32", 0)}
-    row = panel.data[(panel.data["iteration"] == 200) & (panel.data["layer"] == "blocks.0")].iloc[0]
+    assert {*zip(panel.data["cell"], panel.data["trial"], strict=True)} == {
+        ("n_layer=2,n_embd=32", 0)
+    }
+    row = panel.data[
+        (panel.data["iteration"] == 200) & (panel.data["layer"] == "blocks.0")
+    ].iloc[0]
     assert row["gradient"] == pytest.approx(0.1 / 200)
     assert row["relative_update"] == pytest.approx(0.02 / 200 / 2)
     first, _ = panel.figure().data

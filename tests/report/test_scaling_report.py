@@ -33,7 +33,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self._folds += tag in FOLDS
         self._kind = dict(attrs).get("type") or tag
-        self.links += [value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")]
+        self.links += [
+            value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")
+        ]
 
     def handle_endtag(self, tag):
         self._folds -= tag in FOLDS
@@ -51,7 +53,9 @@ class Page(HTMLParser):
 @pytest.fixture
 def quick(tmp_path):
     """Return a dashboard that fits no law."""
-    (tmp_path / "quick.yaml").write_text("panels: [{panel: loss, x: n_embd}, {panel: learning_curves}]\n")
+    (tmp_path / "quick.yaml").write_text(
+        "panels: [{panel: loss, x: n_embd}, {panel: learning_curves}]\n"
+    )
     return tmp_path / "quick.yaml"
 
 
@@ -87,10 +91,13 @@ def test_json_has_the_data_of_every_panel_and_no_nan(page):
     assert report["study"] == "planted"
     asked = [each.title for each in read_dashboard().panels]
     assert [
-        each["title"] if title else "" for each, title in zip(report["panels"], asked, strict=True)
+        each["title"] if title else ""
+        for each, title in zip(report["panels"], asked, strict=True)
     ] == asked
     loss = report["panels"][0]["data"]
-    assert len(loss) == 18 and min(row["loss"] for row in loss) == pytest.approx(4 - 0.4 - 0.64 + 0.005)
+    assert len(loss) == 18 and min(row["loss"] for row in loss) == pytest.approx(
+        4 - 0.4 - 0.64 + 0.005
+    )
     assert report["best"]["hyperparameters"]["n_embd"] == 64
 
 
@@ -98,7 +105,9 @@ def test_json_has_the_data_of_every_panel_and_no_nan(page):
 def test_the_page_needs_no_network(page):
     text = page.read_text()
     read = Page(text)
-    outside = [link for link in read.links if not link.startswith("data:") and link not in FILES]
+    outside = [
+        link for link in read.links if not link.startswith("data:") and link not in FILES
+    ]
     assert not outside
     assert not re.search("<(iframe|img)", text[text.index("</script>") :])
     assert not re.search(r"@import|url\(", text[: text.index("plotly.js")])
@@ -108,13 +117,19 @@ def test_the_page_needs_no_network(page):
 def test_the_page_draws_each_panel_and_says_the_summary(page):
     report = json.loads(page.with_suffix(".json").read_text())
     page = Page(page.read_text())
-    drawn = [each for each in report["panels"] if not each["missing"] and each["kind"] not in TABLES]
+    drawn = [
+        each for each in report["panels"] if not each["missing"] and each["kind"] not in TABLES
+    ]
     assert len(page.figures) == len(drawn) >= 6
     assert page.figures[0]["layout"]["xaxis"]["title"]["text"] == "parameters"
     assert page.figures[0]["layout"]["xaxis"]["type"] == "log"
     assert page.figures[0]["layout"]["yaxis"]["title"]["text"] == "val_loss (nats/token)"
     assert 10 < len(page.prose) <= MOST_WORDS
-    for said in ("48 runs of 24 trials in 6 cells", "Not drawn: 6 diverged.", "n_layer 1, 2, 4; "):
+    for said in (
+        "48 runs of 24 trials in 6 cells",
+        "Not drawn: 6 diverged.",
+        "n_layer 1, 2, 4; ",
+    ):
         assert said in page.words
 
 
@@ -151,15 +166,21 @@ def test_dashboards_explain_every_panel_and_their_own_above_all():
     explained = {}
     for name in PAGES:
         lines = (REPOSITORY / "dashboards" / f"{name}.yaml").read_text().splitlines()
-        explained[name] = {kind for kind in PANELS if any(line.startswith(f"# {kind} ") for line in lines)}
-        assert {PANELS[each.panel].source for each in read_dashboard(page=name).panels} <= set(PAGES[name])
+        explained[name] = {
+            kind for kind in PANELS if any(line.startswith(f"# {kind} ") for line in lines)
+        }
+        assert {PANELS[each.panel].source for each in read_dashboard(page=name).panels} <= set(
+            PAGES[name]
+        )
     assert set.union(*explained.values()) == set(PANELS)
 
 
 def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("panels: [{panel: differences}]\n")
-    with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: best_values, .* slice"):
+    with pytest.raises(
+        BadInput, match=r"unknown panel 'differences'; allowed: best_values, .* slice"
+    ):
         read_dashboard(mine, "sweep")
 
 
@@ -170,7 +191,10 @@ def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path):
         ("panels:\n  - panel: loss\n", "2:5: panels[0].x is missing"),
         ("panels:\n  - {panel: loss, x: n_layers}\n", '2:22: panels[0].x is "n_layers"'),
         ("panels:\n  - {panel: table, lgo: [x]}\n", '2:20: panels[0]: unknown key "lgo"'),
-        ("panels:\n  - {panel: loss, x: n_embd, log: [x, z]}\n", 'log[1] is "z"; allowed: x | y'),
+        (
+            "panels:\n  - {panel: loss, x: n_embd, log: [x, z]}\n",
+            'log[1] is "z"; allowed: x | y',
+        ),
         ("panel: []\n", '1:1: the file: unknown key "panel"'),
         ("panels: []\n", "1:9: panels is []; allowed: a list of one or more"),
         ("panels: [3]\n", "1:10: this is not a panel"),
@@ -189,7 +213,9 @@ def test_a_wrong_dashboard_is_refused_with_its_line(tmp_path, text, said):
 
 def test_says_every_problem_of_a_dashboard_at_once(tmp_path):
     mine = tmp_path / "mine.yaml"
-    mine.write_text("titel: x\npanels:\n  - panel: los\n  - {panel: loss, x: n_layrs, log: z}\n")
+    mine.write_text(
+        "titel: x\npanels:\n  - panel: los\n  - {panel: loss, x: n_layrs, log: z}\n"
+    )
     with pytest.raises(BadInput) as refused:
         read_dashboard(mine)
     assert [problem.line for problem in refused.value.problems] == [1, 3, 4, 4]

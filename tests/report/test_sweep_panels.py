@@ -11,7 +11,11 @@ from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
 
 
 def mixed(values, random):
-    return too_fast(values, random) if values["learning_rate"] > 0.01 else slow_ones_pruned(values, random)
+    return (
+        too_fast(values, random)
+        if values["learning_rate"] > 0.01
+        else slow_ones_pruned(values, random)
+    )
 
 
 def made(report, kind, **options):
@@ -37,7 +41,9 @@ def test_the_history_falls_and_ends_at_the_best(one):
     (sweep,) = one.sweeps
     for cell, line in made(one, "optimization_history").data.groupby("cell"):
         assert line["best"].is_monotonic_decreasing
-        assert line["best"].iloc[-1] == sweep.ended.loc[sweep.ended["cell"] == cell, "loss"].min()
+        assert (
+            line["best"].iloc[-1] == sweep.ended.loc[sweep.ended["cell"] == cell, "loss"].min()
+        )
 
 
 def test_a_front_has_what_no_trial_beats_in_both(two):
@@ -45,15 +51,23 @@ def test_a_front_has_what_no_trial_beats_in_both(two):
     for cost in ("n_params", "train_flops"):
         for row in found.to_dict("records"):
             no_dearer, no_worse = found[cost] <= row[cost], found["loss"] <= row["loss"]
-            beaten = no_dearer & no_worse & ((found[cost] < row[cost]) | (found["loss"] < row["loss"]))
+            beaten = (
+                no_dearer
+                & no_worse
+                & ((found[cost] < row[cost]) | (found["loss"] < row["loss"]))
+            )
             assert row[f"front of {cost}"] == (not beaten.any())
 
 
 @pytest.mark.slow
 def test_importances_say_what_is_chance(one):
     found = made(one, "param_importances")
-    (chance,) = (note for note in found.notes if note.startswith("Not distinguishable from chance: "))
-    assert "learning_rate" not in chance and ("activation" in chance or "weight_decay" in chance)
+    (chance,) = (
+        note for note in found.notes if note.startswith("Not distinguishable from chance: ")
+    )
+    assert "learning_rate" not in chance and (
+        "activation" in chance or "weight_decay" in chance
+    )
     assert found.figure().layout.yaxis.ticktext[0] in ("learning_rate", "dropout")
 
 

@@ -22,8 +22,12 @@ def run_of(**changed):
     values = Hyperparameters.of(settled({**defaults(), **SIZES, **changed}))
     values = values.replace(vocab_size=len(SYMBOLS) + n_special(values))
     layout = Layout(ModelShape.of(values))
-    weights = {name: view[0] for name, view in layout.views(layout.initial_row(0)[None]).items()}
-    return LoadedRun("mine", Model(values, weights), TOKENIZERS["char"].train(SYMBOLS), values, {})
+    weights = {
+        name: view[0] for name, view in layout.views(layout.initial_row(0)[None]).items()
+    }
+    return LoadedRun(
+        "mine", Model(values, weights), TOKENIZERS["char"].train(SYMBOLS), values, {}
+    )
 
 
 DECODER = run_of(objective="next_token")
@@ -33,7 +37,11 @@ BOTH = run_of(family="encoder_decoder", objective="pairs", n_encoder_layer=1, n_
 
 def test_a_decoders_maps_see_what_came_before():
     first, second = attention_maps(DECODER, "ab\nc d")
-    assert (first.title, second.layer, first.weights.shape) == ("Decoder, layer 0", 1, (2, 6, 6))
+    assert (first.title, second.layer, first.weights.shape) == (
+        "Decoder, layer 0",
+        1,
+        (2, 6, 6),
+    )
     assert first.queries == first.keys == list("ab⏎c␣d")
     assert np.triu(first.weights, 1).max() == 0.0
     np.testing.assert_allclose(first.weights.sum(-1), 1.0)
@@ -72,6 +80,8 @@ def test_what_is_not_there_is_refused(arguments, words):
 def test_a_page_of_too_many_weights_is_refused(tmp_path):
     words = ["a"] * 400
     large = AttentionMap("decoder", 0, words, words, np.ones((2, 400, 400)))
-    with pytest.raises(BadInput, match="a page of 320,000 attention weights; allowed: at most 200,000"):
+    with pytest.raises(
+        BadInput, match="a page of 320,000 attention weights; allowed: at most 200,000"
+    ):
         write_attention("mine", "a", [large], tmp_path / "page.html")
     assert not list(tmp_path.iterdir())

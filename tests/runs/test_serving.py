@@ -19,12 +19,18 @@ def served(place, kind, **values):
     run = Run.of(load_checkpoint(run_in(place / "run", kind=kind, **values)))
     (place / "model").mkdir()
     write_model(place / "model", place / "run", run.values)
-    return run, mlflow.pyfunc.load_model(str(place / "model")), Model.load(place / "model").signature
+    return (
+        run,
+        mlflow.pyfunc.load_model(str(place / "model")),
+        Model.load(place / "model").signature,
+    )
 
 
 @pytest.mark.slow
 def test_a_classifier_returns_labels(tmp_path):
-    run, model, signature = served(tmp_path, "labels", family="encoder", n_labels=2, labels=("bad", "good"))
+    run, model, signature = served(
+        tmp_path, "labels", family="encoder", n_labels=2, labels=("bad", "good")
+    )
     texts = ["a b", "some more words"]
     found = model.predict(texts)
     expected = [
@@ -40,7 +46,10 @@ def test_a_classifier_returns_labels(tmp_path):
 
 
 def test_what_finds_targets_or_spans_writes_text(tmp_path):
-    for kind, family, prompt in (("pairs", "decoder", "a b"), ("text", "encoder_decoder", "a [MASK] b")):
+    for kind, family, prompt in (
+        ("pairs", "decoder", "a b"),
+        ("text", "encoder_decoder", "a [MASK] b"),
+    ):
         (tmp_path / family).mkdir()
         run, model, signature = served(tmp_path / family, kind, family=family)
         assert model.predict([prompt], params={"max_new_tokens": 3}) == [

@@ -68,7 +68,8 @@ def test_a_sampler_fills_a_space(name):
     space = space_of(COUNTABLE if name == "grid" else OPEN)
     found = sampled(spec.sampler, space, 6)
     assert all(
-        each.keys() == found[0].keys() and space.broken(space.resolve(each, 0)) is None for each in found
+        each.keys() == found[0].keys() and space.broken(space.resolve(each, 0)) is None
+        for each in found
     )
     assert len({str(each) for each in found}) > 3
     assert found == sampled(spec.sampler, space, 6)
@@ -124,7 +125,10 @@ def test_trials_spread_evenly_are_at_most_a_quarter(sampler, per_cell, expected)
 def test_several_cells_with_numbers_to_search_are_searched_together(grid, search, expected):
     heads = {} if "n_head" in search else {"fixed": {"n_head": 2}}
     assert settled_sampler(read(grid=grid, search=search, **heads)).type == expected
-    assert settled_sampler(read(grid=grid, search=search, sampler="random", **heads)).type == "random"
+    assert (
+        settled_sampler(read(grid=grid, search=search, sampler="random", **heads)).type
+        == "random"
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,15 +153,21 @@ def test_halving_decides_one_rung_at_an_evaluation(name, every, last):
         before = len(trial.storage.get_trial_system_attrs(trial._trial_id))
         trial.report(1 / (1 + iteration), iteration)
         assert not trial.should_prune()
-        decided += [iteration] * (len(trial.storage.get_trial_system_attrs(trial._trial_id)) - before)
+        decided += [iteration] * (
+            len(trial.storage.get_trial_system_attrs(trial._trial_id)) - before
+        )
     assert len(decided) == len(set(decided))
     expected = rungs(pruner, every, last)
     own = [each for each in decided if each < last]
-    assert own == expected[len(expected) - len(own) :], "a bracket of Hyperband leaves early rungs out"
+    assert own == expected[len(expected) - len(own) :], (
+        "a bracket of Hyperband leaves early rungs out"
+    )
 
 
 def test_rungs_that_a_study_gives_stay_and_are_said_at_their_evaluations():
-    given = settled_pruner(read(pruner={"type": "asha", "min_iters": 30, "factor": 2}).pruner, 50, 300)
+    given = settled_pruner(
+        read(pruner={"type": "asha", "min_iters": 30, "factor": 2}).pruner, 50, 300
+    )
     assert given.options == {"min_resource": 30, "reduction_factor": 2}
     assert rungs(given, 50, 300) == [50, 100, 150, 250]
     later = given.model_copy(update={"options": given.options | {"min_early_stopping_rate": 1}})
@@ -168,4 +178,6 @@ def test_rungs_that_a_study_gives_stay_and_are_said_at_their_evaluations():
 
 
 def test_a_pruner_promotes_if_it_says_so():
-    assert promotes(read(pruner={"type": "asha", "promote": True}).pruner) and not promotes(read().pruner)
+    assert promotes(read(pruner={"type": "asha", "promote": True}).pruner) and not promotes(
+        read().pruner
+    )

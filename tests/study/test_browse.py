@@ -16,7 +16,10 @@ def test_what_there_is_nothing_to_see_of(tiny, opened, monkeypatch):
     spec = tiny()
     folder, _ = opened(spec)
     write_study(spec, folder, DATA)
-    with pytest.raises(BadInput, match="has no runs to look at yet"), browse(folder.lab, spec.name):
+    with (
+        pytest.raises(BadInput, match="has no runs to look at yet"),
+        browse(folder.lab, spec.name),
+    ):
         pass
     MLflowTracker(folder.lab, "another").open({})
     never_run = f"has no study '{spec.name}': it has not been run yet"

@@ -48,9 +48,20 @@ def keys(spec):
 def test_each_changes_what_is_fixed():
     spec = read()
     spaces = [Space(spec, cell, SIZES) for cell in cells(spec, SIZES)[0]]
-    assert [space.cell.key for space in spaces] == ["base", "norm=layernorm", "positions=rotary,n_head=4"]
-    found = [(each.norm, each.positions, each.n_head) for each in (space.resolve({}, 0) for space in spaces)]
-    assert found == [("rmsnorm", "learned", 2), ("layernorm", "learned", 2), ("rmsnorm", "rotary", 4)]
+    assert [space.cell.key for space in spaces] == [
+        "base",
+        "norm=layernorm",
+        "positions=rotary,n_head=4",
+    ]
+    found = [
+        (each.norm, each.positions, each.n_head)
+        for each in (space.resolve({}, 0) for space in spaces)
+    ]
+    assert found == [
+        ("rmsnorm", "learned", 2),
+        ("layernorm", "learned", 2),
+        ("rmsnorm", "rotary", 4),
+    ]
     assert spec.changed == {
         "norm": ["rmsnorm", "layernorm"],
         "positions": ["learned", "rotary"],
@@ -79,11 +90,20 @@ def test_the_command_line_comes_before_the_cells():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("{norms: layernorm}", "cells[1]: unknown hyperparameter \"norms\"; did you mean 'norm'?"),
+        (
+            "{norms: layernorm}",
+            "cells[1]: unknown hyperparameter \"norms\"; did you mean 'norm'?",
+        ),
         ("{norm: rmsnorm}", "cells[1] is the same as cells[0]"),
         ("rmsnorm", 'cells[1] is "rmsnorm"; allowed: a mapping of hyperparameters'),
-        ("{bias: false}", "grid.bias and cells[1].bias exclude each other; allowed: one of them"),
-        ("{betas: [0.9, 0.95]}", "search.betas and cells[1].betas exclude each other; allowed: one of them"),
+        (
+            "{bias: false}",
+            "grid.bias and cells[1].bias exclude each other; allowed: one of them",
+        ),
+        (
+            "{betas: [0.9, 0.95]}",
+            "search.betas and cells[1].betas exclude each other; allowed: one of them",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_at_its_place(written, said):

@@ -5,13 +5,19 @@ import pytest
 
 from sweeplab.study.choice import Tried, first_of_same, rank
 
-SIZES = [{"n_layer": n_layer, "n_embd": n_embd} for n_layer in (1, 2, 4) for n_embd in (16, 32, 64)]
+SIZES = [
+    {"n_layer": n_layer, "n_embd": n_embd} for n_layer in (1, 2, 4) for n_embd in (16, 32, 64)
+]
 
 
 def valley(size, rate):
     """Return the true log loss: its best rate falls with the width."""
     best = np.log(0.01 * 16 / size["n_embd"])
-    return np.log(2.0) - 0.05 * np.log(size["n_embd"] * size["n_layer"]) + 0.02 * (np.log(rate) - best) ** 2
+    return (
+        np.log(2.0)
+        - 0.05 * np.log(size["n_embd"] * size["n_layer"])
+        + 0.02 * (np.log(rate) - best) ** 2
+    )
 
 
 def planted(n_trials, seed, noise=0.02, n_seeds=1, sizes=SIZES):
@@ -23,7 +29,13 @@ def planted(n_trials, seed, noise=0.02, n_seeds=1, sizes=SIZES):
             losses = np.exp(valley(size, rate) + noise * draws.standard_normal(n_seeds))
             seeds = dict(enumerate(map(float, losses)))
             trials.append(
-                Tried.of((str(size), number), float(losses.mean()), size, {"learning_rate": rate}, seeds)
+                Tried.of(
+                    (str(size), number),
+                    float(losses.mean()),
+                    size,
+                    {"learning_rate": rate},
+                    seeds,
+                )
             )
     return trials
 
@@ -31,7 +43,10 @@ def planted(n_trials, seed, noise=0.02, n_seeds=1, sizes=SIZES):
 def excess(chosen):
     return float(
         np.mean(
-            [valley(t.sizes, t.searched["learning_rate"]) - valley_best(t.sizes) for t in chosen.values()]
+            [
+                valley(t.sizes, t.searched["learning_rate"]) - valley_best(t.sizes)
+                for t in chosen.values()
+            ]
         )
     )
 
@@ -69,7 +84,9 @@ def test_intervals_hold_the_truth_and_the_value_seen_of_the_lowest_is_below_it()
             )
             held.append(expected.low <= truth <= expected.high)
         lowest = min(trials, key=lambda trial: trial.value)
-        below.append(np.log(lowest.value) - valley(lowest.sizes, lowest.searched["learning_rate"]))
+        below.append(
+            np.log(lowest.value) - valley(lowest.sizes, lowest.searched["learning_rate"])
+        )
     assert 0.8 <= np.mean(held) <= 1.0
     assert np.mean(below) < -0.01
 
@@ -77,7 +94,11 @@ def test_intervals_hold_the_truth_and_the_value_seen_of_the_lowest_is_below_it()
 def test_too_few_trials_keep_the_lowest_value_and_say_so():
     trials = planted(3, 0, sizes=SIZES[:1])
     choice = rank(trials).choice()
-    assert choice and choice.value == min(trial.value for trial in trials) and choice.expected is None
+    assert (
+        choice
+        and choice.value == min(trial.value for trial in trials)
+        and choice.expected is None
+    )
     assert choice.in_words("confirm")[0] == (
         "chosen by the lowest value seen: 3 runs are too few for a surrogate, which needs 6"
     )
@@ -96,10 +117,21 @@ def test_trials_within_the_spread_of_seeds_are_named_and_many_seeds_distinguish(
 def test_a_trial_that_repeats_another_on_other_seeds_counts_as_its_seeds():
     def trial(number, seed, rate=0.1):
         return Tried.of(
-            ("all", number), 2.0 + seed / 1e6, {}, {"learning_rate": rate}, {seed: 2.0 + seed / 1e6}
+            ("all", number),
+            2.0 + seed / 1e6,
+            {},
+            {"learning_rate": rate},
+            {seed: 2.0 + seed / 1e6},
         )
 
-    trials = [trial(0, 0), trial(1, 0, 0.2), trial(2, 1000), trial(3, 0), trial(4, 0, 0.4), trial(5, 0, 0.3)]
+    trials = [
+        trial(0, 0),
+        trial(1, 0, 0.2),
+        trial(2, 1000),
+        trial(3, 0),
+        trial(4, 0, 0.4),
+        trial(5, 0, 0.3),
+    ]
     first = first_of_same(trials)
     assert [first["all", number] for number in range(6)] == [0, 1, 0, 3, 4, 5], (
         "3 has the seed of 0: it differs"

@@ -37,14 +37,19 @@ def test_text_that_is_trained_on_and_validated_with_is_told_and_warned_of(planne
     for name, n_shared in (("clean", 0), ("leaking", 2)):
         folder = tmp_path / name
         folder.mkdir()
-        for number in range(120):  # no document is a copy of another: what they have in common is said
-            parts = [draw.choice(stock) if each < n_shared else paragraph() for each in range(12)]
+        # No document is a copy of another: what they have in common is said.
+        for number in range(120):
+            parts = [
+                draw.choice(stock) if each < n_shared else paragraph() for each in range(12)
+            ]
             (folder / f"{number}.txt").write_text("".join(parts))
         (folder / "copy.txt").write_text((folder / "0.txt").read_text())
         plan = planned(data=data("text", path=f"{folder}/*.txt"))
         assert plan.data.n_duplicates == 1
         assert plan.data.train_tokens > 7 * plan.data.test_tokens > 0
-        warned = [each for each in plan.warnings if "occur verbatim in the training split" in each]
+        warned = [
+            each for each in plan.warnings if "occur verbatim in the training split" in each
+        ]
         assert len(warned) == n_shared
         for found in (plan.data.val_overlap, plan.data.test_overlap):
             assert abs(found - n_shared / 12 * (200 - 63) / 200) < 0.03

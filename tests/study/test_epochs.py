@@ -28,7 +28,9 @@ def resolved(sampled=None, sizes=SIZES, **parts):
 def test_an_epoch_has_as_many_sequences_as_the_training_split():
     fixed = {"block_size": 16, "batch_size": 4}
     assert resolved(fixed=fixed | {"epochs": 3}).max_iters == math.ceil(3 * 10_000 / 64)
-    assert resolved(fixed=fixed | {"epochs": 3, "data_limit": 2_000}).max_iters == math.ceil(3 * 2_000 / 64)
+    assert resolved(fixed=fixed | {"epochs": 3, "data_limit": 2_000}).max_iters == math.ceil(
+        3 * 2_000 / 64
+    )
     pairs = DataSizes(65, train_tokens=10_000, train_pairs=101)
     assert resolved(fixed=fixed | {"epochs": 2}, sizes=pairs).max_iters == math.ceil(202 / 4)
 
@@ -42,7 +44,9 @@ def test_an_epoch_has_as_many_sequences_as_the_training_split():
 def test_tokens_per_param_are_reached_in_the_fewest_steps(n_embd, ratio, total, auto):
     counted = "total" if total else "non_embedding"
     fixed = {"n_embd": n_embd, "n_head": 4, "block_size": 16, "batch_size": 4}
-    fixed |= {"tokens_per_param": ratio, "params_counted": counted} | ({} if auto else {"vocab_size": 80})
+    fixed |= {"tokens_per_param": ratio, "params_counted": counted} | (
+        {} if auto else {"vocab_size": 80}
+    )
     values = resolved(fixed=fixed)
     known = facts(values)
     goal = ratio * (known.n_params if total else known.n_params_non_embedding)
@@ -66,7 +70,12 @@ def test_a_share_is_one_of_each_runs_length(written_as, name, value):
 @pytest.mark.parametrize(
     ("fixed", "name", "text", "circle"),
     [
-        ({"tokens_per_param": 10}, "batch_size", "max_iters // 10", "max_iters needs batch_size"),
+        (
+            {"tokens_per_param": 10},
+            "batch_size",
+            "max_iters // 10",
+            "max_iters needs batch_size",
+        ),
         ({"epochs": 2}, "batch_size", "train_tokens // 99", "train_tokens needs batch_size"),
         ({}, "n_embd", "head_dim * 4", "head_dim needs n_embd"),
     ],

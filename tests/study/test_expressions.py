@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from sweeplab.expressions import MAX_LENGTH, Expression
 
-VALUES = {"a": 7, "b": 2, "x": 0.5, "on": True, "kind": "cosine", "pair": (0.9, 0.95), "off": None}
+VALUES = {
+    "a": 7,
+    "b": 2,
+    "x": 0.5,
+    "on": True,
+    "kind": "cosine",
+    "pair": (0.9, 0.95),
+    "off": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -109,9 +117,9 @@ _numbers = st.one_of(st.integers(-9, 9), st.floats(-9, 9, allow_subnormal=False)
 _expressions = st.recursive(
     st.one_of(_numbers, st.sampled_from(["a", "b", "x"])),
     lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%", "<", ">=", "and"]), inner).map(
-            lambda three: f"({' '.join(three)})"
-        ),
+        st.tuples(
+            inner, st.sampled_from(["+", "-", "*", "/", "//", "%", "<", ">=", "and"]), inner
+        ).map(lambda three: f"({' '.join(three)})"),
         inner.map(lambda text: f"-{text}"),
         inner.map(lambda text: f"max({text}, 1)"),
     ),

@@ -33,20 +33,31 @@ def test_what_cannot_be_is_one_line_at_its_place(case, tmp_path):
     overrides = ["n_layer=1", *([] if "n_head" in fixed else ["n_head=4"])]
     said = problem_of(lambda: make_plan(read_study(file, overrides), tmp_path / "lab"))
     assert said.startswith(f"{file}:{line}:") and reason in said
-    assert said.endswith(f"; allowed: {allowed}") if allowed else "traceback" not in said.lower()
+    assert (
+        said.endswith(f"; allowed: {allowed}") if allowed else "traceback" not in said.lower()
+    )
 
 
 def test_choices_that_no_trial_can_have_are_named(tmp_path):
     file = tmp_path / "study.yaml"
-    file.write_text(f"name: a\ndata: {{{CHAR}}}\nfixed: {{n_embd: 64}}\nsearch: {{n_head: [5, 6, 7]}}\n")
+    file.write_text(
+        f"name: a\ndata: {{{CHAR}}}\nfixed: {{n_embd: 64}}\nsearch: {{n_head: [5, 6, 7]}}\n"
+    )
     said = problem_of(lambda: make_plan(read_study(file), tmp_path / "lab"))
-    assert said == f"{file}:4:18: no trial of cell all meets 'n_embd % n_head == 0' where n_embd is 64"
+    assert (
+        said
+        == f"{file}:4:18: no trial of cell all meets 'n_embd % n_head == 0' where n_embd is 64"
+    )
 
 
-@pytest.mark.parametrize("data", ["tokenizer: bpe, vocab_size: 100", "tokenizer: char, vocab_size: 9"])
+@pytest.mark.parametrize(
+    "data", ["tokenizer: bpe, vocab_size: 100", "tokenizer: char, vocab_size: 9"]
+)
 def test_a_wrong_vocabulary_is_named_where_it_stands(data, tmp_path):
     file = tmp_path / "study.yaml"
-    file.write_text(f"name: a\ndata:\n  corpus: python-docs\n  {data.replace(', ', chr(10) + '  ')}\n")
+    file.write_text(
+        f"name: a\ndata:\n  corpus: python-docs\n  {data.replace(', ', chr(10) + '  ')}\n"
+    )
     with pytest.raises(BadInput, match=r"study.yaml:5:15: "):
         make_plan(read_study(file), tmp_path / "lab")
 

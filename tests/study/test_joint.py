@@ -8,7 +8,13 @@ from tiny_study import study_of_parts
 
 from sweeplab.data import DataSizes
 from sweeplab.laws.surrogate import Posterior
-from sweeplab.study.joint import JointModel, _last_fit, _stride, expected_improvement, knowledge_gradient
+from sweeplab.study.joint import (
+    JointModel,
+    _last_fit,
+    _stride,
+    expected_improvement,
+    knowledge_gradient,
+)
 from sweeplab.study.space import cells, spaces_of
 
 SIZES = DataSizes(65)
@@ -46,7 +52,9 @@ class Trials:
         return min(same, default=None)
 
 
-def trial_of(space, point, number, value=None, state=TrialState.COMPLETE, curve=(), diverged=False):
+def trial_of(
+    space, point, number, value=None, state=TrialState.COMPLETE, curve=(), diverged=False
+):
     kinds = {name: each for name, each in space.distributions().items() if name in point}
     trial = create_trial(
         state=state,
@@ -67,7 +75,10 @@ def loss_of(values):
     """The best learning rate falls with the width; relu is 3% worse."""
     best = 0.02 * (values.n_embd / 32) ** -1
     return (2.0 - 0.1 * np.log2(values.n_embd / 32)) * float(
-        np.exp(0.03 * np.log(values.learning_rate / best) ** 2 + 0.03 * (values.activation == "relu"))
+        np.exp(
+            0.03 * np.log(values.learning_rate / best) ** 2
+            + 0.03 * (values.activation == "relu")
+        )
     )
 
 
@@ -78,7 +89,9 @@ def searched(spaces, n_trials, seed=0):
     for number in range(n_trials):
         for cell, space in enumerate(spaces):
             point = model.propose(cell, number, {}) if number else model.first(cell, number)
-            values = space.resolve({name: space.parameters[name].decoded(point[name]) for name in point}, 0)
+            values = space.resolve(
+                {name: space.parameters[name].decoded(point[name]) for name in point}, 0
+            )
             trials[cell].trials.append(trial_of(space, point, number, loss_of(values)))
     return model, trials
 
@@ -93,7 +106,9 @@ def test_the_same_trials_give_the_same_proposal_whatever_was_asked_before():
     trials[0].trials.insert(0, late)
     assert again.propose(2, 3, {}) == model.propose(2, 3, {})
     assert again.surrogate(2).scales.noise == model.surrogate(2).scales.noise
-    assert JointModel(all_spaces, lambda cell: trials[cell], 1).propose(2, 3, {}) != model.propose(2, 3, {})
+    assert JointModel(all_spaces, lambda cell: trials[cell], 1).propose(
+        2, 3, {}
+    ) != model.propose(2, 3, {})
 
 
 def test_few_trials_a_cell_find_an_optimum_that_moves_with_the_size():
@@ -114,7 +129,9 @@ def test_values_decided_already_are_kept():
 
 
 def test_a_small_space_of_lists_is_tried_whole():
-    of = spaces({"activation": SEARCH["activation"], "lr_decay": [True, False]}, {"n_embd": [32, 64]})
+    of = spaces(
+        {"activation": SEARCH["activation"], "lr_decay": [True, False]}, {"n_embd": [32, 64]}
+    )
     for of_cell in searched(of, 6)[1]:
         assert len({tuple(trial.params.items()) for trial in of_cell.trials}) == 6
 
@@ -123,7 +140,10 @@ def test_the_best_of_many_values_is_sought_near_the_best_of_those_drawn():
     of = spaces(grid={"n_embd": [32, 64]})
     model, _ = searched(of, 2)
     drawn = np.random.default_rng(0).random((1000, len(SEARCH)))
-    points = [model.propose(0, 99, {}, exploits=True), *(of[0].point(place.tolist(), {}) for place in drawn)]
+    points = [
+        model.propose(0, 99, {}, exploits=True),
+        *(of[0].point(place.tolist(), {}) for place in drawn),
+    ]
     mean, _ = model.surrogate(0).marginal(model.rows(0, points))
     assert mean[0] < mean[1:].min()
 
@@ -140,7 +160,9 @@ def test_a_running_trial_is_not_proposed_again():
             trial_of(all_spaces[1], point, number, state=TrialState.RUNNING)
             for number, point in enumerate(points, 4)
         ]
-        found = math.log(model.propose(1, 9, {}, exploits=True)["learning_rate"] / 1e-3) / math.log(100)
+        found = math.log(
+            model.propose(1, 9, {}, exploits=True)["learning_rate"] / 1e-3
+        ) / math.log(100)
         assert min(abs(found - share) for share in shares) >= least
     assert [len(model.surrogate(1, but).x) for but in (None, 4)] == [8 + 5, 8 + 4]
 
@@ -157,7 +179,14 @@ def test_pruned_and_diverged_trials_are_learned_from():
     space = all_spaces[0]
     trials[0].trials += [
         trial_of(space, {"learning_rate": 0.05}, 3, state=TrialState.PRUNED, curve=curve),
-        trial_of(space, {"learning_rate": 0.09}, 4, state=TrialState.PRUNED, curve={0: 4.0}, diverged=True),
+        trial_of(
+            space,
+            {"learning_rate": 0.09},
+            4,
+            state=TrialState.PRUNED,
+            curve={0: 4.0},
+            diverged=True,
+        ),
     ]
     after = model.surrogate(0)
     assert len(after.y) == len(before.y) + 2
@@ -165,18 +194,24 @@ def test_pruned_and_diverged_trials_are_learned_from():
     (pruned, diverged), _ = after.marginal(x)
     assert pruned == pytest.approx(np.log(2.0), abs=0.1)
     assert diverged > pruned
-    assert after.y[-2] == pytest.approx(np.log(2.0)) and list(after.extra[-2:]) == pytest.approx(
-        [0.02**2, 0.2**2]
-    )
+    assert after.y[-2] == pytest.approx(np.log(2.0)) and list(
+        after.extra[-2:]
+    ) == pytest.approx([0.02**2, 0.2**2])
     assert np.isclose(after.y[:-1], after.y[-1] - 0.2).any()
 
 
 def test_many_trials_are_fitted_again_when_a_fifth_more_have_ended():
-    of, trials, fitted = spaces({"learning_rate": SEARCH["learning_rate"]}, {"n_embd": [32]}), Trials(), []
+    of, trials, fitted = (
+        spaces({"learning_rate": SEARCH["learning_rate"]}, {"n_embd": [32]}),
+        Trials(),
+        [],
+    )
     model = JointModel(of, lambda cell: trials, 0)
     for number in range(48):
         point = model.first(0, number)
-        trials.trials.append(trial_of(of[0], point, number, 2.0 + np.log(point["learning_rate"]) ** 2))
+        trials.trials.append(
+            trial_of(of[0], point, number, 2.0 + np.log(point["learning_rate"]) ** 2)
+        )
         if number >= 39:
             fitted.append(model.surrogate(0).scales)
     assert [scales is fitted[0] for scales in fitted] == [True] * 8 + [False]
@@ -195,13 +230,18 @@ def test_the_knowledge_gradient_is_the_expected_drop_of_the_lowest_mean():
         lowest = (points.mean[:, None] + moved[:, None] * results).min(axis=0)
         assert gains[at] == pytest.approx(points.mean.min() - lowest.mean(), abs=0.003)
         below = np.maximum(1.0 - points.mean[at] - 0.05 * results, 0).mean()
-        assert expected_improvement(points.mean, noise, 1.0)[at] == pytest.approx(below, abs=0.0005)
+        assert expected_improvement(points.mean, noise, 1.0)[at] == pytest.approx(
+            below, abs=0.0005
+        )
 
 
 @pytest.mark.parametrize("n_cells", [2, 5, 8, 21, 55])
 @pytest.mark.parametrize("names", [("learning_rate",), ("learning_rate", "dropout")])
 def test_first_points_lie_apart_in_each_cell_and_fill_the_range_together(n_cells, names):
-    of = spaces({name: SEARCH[name] for name in names}, {"n_embd": [8 * k for k in range(1, n_cells + 1)]})
+    of = spaces(
+        {name: SEARCH[name] for name in names},
+        {"n_embd": [8 * k for k in range(1, n_cells + 1)]},
+    )
     model = JointModel(of, lambda cell: Trials(), 0)
     low, high = (math.log(SEARCH["learning_rate"][end]) for end in ("min", "max"))
     shares = []

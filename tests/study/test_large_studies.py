@@ -14,12 +14,16 @@ name: large
 data: {corpus: python-docs, tokenizer: char}
 fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_layer: 1, n_head: 2, device: cpu}
 """
-SEARCH = "search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}\nbudget: {trials_per_cell: 2}\n"
+SEARCH = (
+    "search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}\nbudget: {trials_per_cell: 2}\n"
+)
 LARGE = {
-    "constraints": SEARCH + f"constraints: [{', '.join(f'n_embd < {each}' for each in range(5000))}]\n",
+    "constraints": SEARCH
+    + f"constraints: [{', '.join(f'n_embd < {each}' for each in range(5000))}]\n",
     "constraints that hold": SEARCH
     + f"constraints: [{', '.join(f'n_params < {10**9 + i}' for i in range(100))}]\n",
-    "cells": SEARCH + f"cells: [{', '.join(f'{{n_embd: {8 * each}}}' for each in range(1, 5001))}]\n",
+    "cells": SEARCH
+    + f"cells: [{', '.join(f'{{n_embd: {8 * each}}}' for each in range(1, 5001))}]\n",
     "seeds": SEARCH + f"seeds: {[*range(5000)]}\n",
     "grid": SEARCH + f"grid: {{n_embd: {[*range(8, 24008, 8)]}}}\n",
     "choices": SEARCH.replace("search: {", f"search: {{warmup_iters: {[*range(5000)]}, "),

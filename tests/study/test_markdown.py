@@ -101,7 +101,8 @@ def test_ranges_as_people_write_them(name, written, entry):
 
 
 @given(
-    row=st.sampled_from(list(TABLE.values())), text=st.text("[{(0123456789.,- e)}]to|/logstep", max_size=40)
+    row=st.sampled_from(list(TABLE.values())),
+    text=st.text("[{(0123456789.,- e)}]to|/logstep", max_size=40),
 )
 def test_a_range_of_any_text_is_sound_or_none(row, text):
     if (entry := read_range(row, text)) is not None:
@@ -109,8 +110,14 @@ def test_a_range_of_any_text_is_sound_or_none(row, text):
 
 
 def test_knows_what_others_call_the_rows():
-    assert set(ALIASES.values()) <= set(TABLE) and not set(ALIASES) & {*TABLE, *FACTS, *FUNCTIONS}
-    assert all(canonical(other.upper().replace("_", "-")) == name for other, name in ALIASES.items())
+    assert set(ALIASES.values()) <= set(TABLE) and not set(ALIASES) & {
+        *TABLE,
+        *FACTS,
+        *FUNCTIONS,
+    }
+    assert all(
+        canonical(other.upper().replace("_", "-")) == name for other, name in ALIASES.items()
+    )
     rows = "|LR|1e-3|\n|d_model|64|\n|nhead|4|\n|Num layers|2|\n|ctx_len|32|\n|max steps|50|\n"
     tables = parse_tables("|Name|Value|\n|-|-|\n" + rows)
     sizes = {"n_embd": 64, "n_head": 4, "n_layer": 2, "block_size": 32, "max_iters": 50}
@@ -131,7 +138,9 @@ MARKDOWN = """
 
 def test_a_table_of_a_source_makes_a_study_that_runs_anywhere(tmp_path):
     tables = parse_tables(MARKDOWN)
-    text, notices = tables.study(lambda kept: study_text("mine", values=kept.values, ranges=kept.ranges))
+    text, notices = tables.study(
+        lambda kept: study_text("mine", values=kept.values, ranges=kept.ranges)
+    )
     spec = read_text(text, tmp_path / "mine.yaml")
     assert spec.search["learning_rate"] == Range(1e-3, 1e-2, log=True)
     assert spec.search["max_iters"] == Range(5000, 20_000)
@@ -180,9 +189,7 @@ def test_passes_over_fenced_code_and_what_is_no_table():
 
 
 def test_the_later_table_wins_and_a_contradiction_is_said():
-    later = (
-        "\nAnd then:\n\n| Name | Value |\n|---|---|\n| n_embd | 64 |\n| n_head | 6 |\n| max_iters | 1e4 |\n"
-    )
+    later = "\nAnd then:\n\n| Name | Value |\n|---|---|\n| n_embd | 64 |\n| n_head | 6 |\n| max_iters | 1e4 |\n"
     tables = parse_tables(USUAL + later)
     assert tables.values["n_embd"] == 64 and tables.lines["n_embd"] == 22
     (said,) = tables.notices
@@ -190,7 +197,9 @@ def test_the_later_table_wins_and_a_contradiction_is_said():
 
 
 def test_says_unknown_rows_with_the_nearest_name():
-    tables = parse_tables("|Name|Value|\n|-|-|\n|`n_layer_`|**3**|\n|zzz||\n|rope\\|theta|10,000|\n")
+    tables = parse_tables(
+        "|Name|Value|\n|-|-|\n|`n_layer_`|**3**|\n|zzz||\n|rope\\|theta|10,000|\n"
+    )
     assert tables.notices == [
         "line 3: unknown hyperparameter 'n_layer_' (3); did you mean 'n_layer'?",
         "line 5: unknown hyperparameter 'rope|theta' (10,000)",
@@ -221,7 +230,10 @@ def test_reads_windows_line_ends_and_a_byte_order_mark(tmp_path):
 
 @pytest.mark.parametrize(
     "rows",
-    ["|n_embd|64|\n|n_head|5|\n|n_kv_head|3|\n", "|epochs|2|\n|steps|1M|\n|grad_accum|7|\n|n_embd|64|\n"],
+    [
+        "|n_embd|64|\n|n_head|5|\n|n_kv_head|3|\n",
+        "|epochs|2|\n|steps|1M|\n|grad_accum|7|\n|n_embd|64|\n",
+    ],
 )
 def test_rows_that_do_not_fit_together_are_left_out_and_said(rows):
     tables = parse_tables(f"|Name|Value|\n|-|-|\n{rows}")

@@ -21,7 +21,10 @@ IMPOSSIBLE = [
     ),
     ({"n_head": 6, "n_kv_head": 4}, "n_kv_head divides n_head"),
     ({"n_expert": 2, "n_expert_active": 3}, "n_expert_active is at most n_expert"),
-    ({"attention": "linear"}, "attention must be full or local: strided and linear are removed"),
+    (
+        {"attention": "linear"},
+        "attention must be full or local: strided and linear are removed",
+    ),
     ({"parallel_block": True, "norm_position": "post"}, "norm_position must be pre"),
     ({"parallel_block": True, "family": "encoder_decoder"}, "does not support cross-attention"),
     ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),
@@ -31,8 +34,14 @@ IMPOSSIBLE = [
     ),
     ({"share_embeddings": False}, "family must be encoder_decoder"),
     ({"n_encoder_layer": 5}, "apply only to family encoder_decoder"),
-    ({"positions": "relative", "relative_buckets": 7}, "relative positions need an even relative_buckets"),
-    ({"parametrization": "mup", "init": "xavier"}, "mup sets all scales that depend on the width"),
+    (
+        {"positions": "relative", "relative_buckets": 7},
+        "relative positions need an even relative_buckets",
+    ),
+    (
+        {"parametrization": "mup", "init": "xavier"},
+        "mup sets all scales that depend on the width",
+    ),
     ({"n_expert": 2, "model": "nanogpt"}, "has neither experts nor mup's scales"),
     ({"n_embd": 100, "n_head": 6}, "n_embd % n_head == 0"),
 ]
@@ -55,11 +64,15 @@ def test_what_cannot_be_is_said_with_the_reason(fixed, reason):
 
 
 def test_every_requirement_is_tried_here():
-    assert all(any(reason in each.text for _, reason in IMPOSSIBLE) for each in SHAPE_REQUIREMENTS)
+    assert all(
+        any(reason in each.text for _, reason in IMPOSSIBLE) for each in SHAPE_REQUIREMENTS
+    )
 
 
 def test_what_is_auto_is_settled_from_the_rest():
-    values = resolved(fixed={"n_embd": 96, "n_head": 4, "n_layer": 5, "dropout": 0.3, "activation": "swiglu"})
+    values = resolved(
+        fixed={"n_embd": 96, "n_head": 4, "n_layer": 5, "dropout": 0.3, "activation": "swiglu"}
+    )
     assert {name: getattr(values, name) for name in SETTLED} == {
         "n_encoder_layer": 5,
         "n_decoder_layer": 5,
@@ -73,7 +86,12 @@ def test_what_is_auto_is_settled_from_the_rest():
         "residual_dropout": 0.3,
         "eval_tokens": 20 * 1024,
     }
-    assert resolved(fixed={"d_ff": 100, "dropout": 0.3, "attention_dropout": 0.0}).attention_dropout == 0.0
+    assert (
+        resolved(
+            fixed={"d_ff": 100, "dropout": 0.3, "attention_dropout": 0.0}
+        ).attention_dropout
+        == 0.0
+    )
 
 
 def points(**parts):

@@ -21,7 +21,11 @@ from sweeplab.train.run import COPIES, row_flops, train_memory_bytes
 
 
 def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset):
-    spec = tiny(grid={"n_layer": [1, 2], "n_embd": [16, 32]}, seeds=[0, 1], budget=Budget(trials_per_cell=3))
+    spec = tiny(
+        grid={"n_layer": [1, 2], "n_embd": [16, 32]},
+        seeds=[0, 1],
+        budget=Budget(trials_per_cell=3),
+    )
     plan, cells, data = make_plan(spec, tmp_path / "lab")
     assert data.text_digest == dataset.text_digest == plan.data.text_digest
     assert [cell.cell for cell in plan.cells] == [cell.key for cell in cells]
@@ -36,14 +40,21 @@ def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset):
         assert each.valid_share == 1
     assert plan.train_tokens == plan.runs * 20 * 4 * 16
     assert plan.train_flops == pytest.approx(sum(each.train_flops for each in plan.cells) * 6)
-    assert repr(plan).startswith("<plan of tiny: 4 cells, 12 trials, 24 runs\n") and repr(plan).endswith(">")
-    assert json.loads(json.dumps(plan.as_dict())) == plan.as_dict() | {"budget": spec.budget.model_dump()}
+    assert repr(plan).startswith("<plan of tiny: 4 cells, 12 trials, 24 runs\n") and repr(
+        plan
+    ).endswith(">")
+    assert json.loads(json.dumps(plan.as_dict())) == plan.as_dict() | {
+        "budget": spec.budget.model_dump()
+    }
 
 
 def test_a_seed_with_a_condition_is_trained_where_it_holds(planned):
     seeds = [0, {"seed": 7, "when": "n_embd > 20"}, {"seed": 8, "when": "n_params > 1e9"}]
     plan = planned(grid={"n_embd": [16, 32]}, seeds=seeds, budget=Budget(trials_per_cell=3))
-    assert {each.cell: each.seeds for each in plan.cells} == {"n_embd=16": [0], "n_embd=32": [0, 7]}
+    assert {each.cell: each.seeds for each in plan.cells} == {
+        "n_embd=16": [0],
+        "n_embd=32": [0, 7],
+    }
     assert (plan.trials, plan.runs) == (6, 3 + 6)
     with pytest.raises(BadInput, match="depends on learning_rate, which varies within a cell"):
         planned(seeds=[0, {"seed": 7, "when": "learning_rate > 0"}])
@@ -51,16 +62,24 @@ def test_a_seed_with_a_condition_is_trained_where_it_holds(planned):
 
 def test_a_grid_of_searched_values_has_no_more_trials_than_points_that_meet_the_rules(planned):
     asked = {
-        "search": {"learning_rate": Choices((1e-3, 1e-2, 2e-2)), "dropout": Choices((0.0, 0.1))},
+        "search": {
+            "learning_rate": Choices((1e-3, 1e-2, 2e-2)),
+            "dropout": Choices((0.0, 0.1)),
+        },
         "constraints": ["learning_rate > 0.005"],
         "sampler": Sampler(type="grid"),
     }
     plan = planned(**asked, budget=Budget(trials_per_cell=6))
-    assert plan.trials == 4 and "a cell has only 4 points, and none is trained twice" in plan.warnings[0]
+    assert (
+        plan.trials == 4
+        and "a cell has only 4 points, and none is trained twice" in plan.warnings[0]
+    )
 
 
 def test_a_cell_in_which_nothing_is_valid_is_refused_by_name(planned):
-    with pytest.raises(BadInput, match=r"no trial of cell n_embd=32 meets 'learning_rate \* n_embd < 0\.1'"):
+    with pytest.raises(
+        BadInput, match=r"no trial of cell n_embd=32 meets 'learning_rate \* n_embd < 0\.1'"
+    ):
         planned(
             grid={"n_embd": [16, 32]},
             search={"learning_rate": Range(5e-3, 1e-2)},
@@ -105,7 +124,9 @@ def test_checkpoints_are_weighed_against_the_disk(planned, tmp_path):
         planned(budget=Budget(trials_per_cell=fit * 2))
     assert planned(budget=Budget(trials_per_cell=fit * 2), track=Track(checkpoints="none"))
     # With a server in place of the lab's own tracking there is one of each.
-    assert planned(budget=Budget(trials_per_cell=fit // 2 * 3), track=Track(uri="http://localhost:1"))
+    assert planned(
+        budget=Budget(trials_per_cell=fit // 2 * 3), track=Track(uri="http://localhost:1")
+    )
 
 
 @pytest.fixture
@@ -130,14 +151,17 @@ def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planne
         f"runs of 2 workers at once take about {bytes_in_words(2 * needed)} of memory, but there are only"
     )
     memory(needed - 1)
-    (warning,) = [each for each in planned(engine=Engine(workers=1)).warnings if "of memory" in each]
+    (warning,) = [
+        each for each in planned(engine=Engine(workers=1)).warnings if "of memory" in each
+    ]
     there = bytes_in_words(needed - 1)
     assert warning.startswith(
         f"a run takes about {bytes_in_words(needed)} of memory, but there are only {there}: use fewer"
     )
     memory(4 * COPIES * planned().cells[0].n_params - 1)
     with pytest.raises(
-        BadInput, match=r"a run of cell all needs .* for its weights.* alone, but there are only"
+        BadInput,
+        match=r"a run of cell all needs .* for its weights.* alone, but there are only",
     ):
         planned()
 
@@ -161,7 +185,9 @@ def test_the_machine_is_divided(workers, n_stacks, n_cpus, n_gpus, expected):
 
 
 def test_a_stack_is_as_wide_as_pays_and_as_fits():
-    small = Hyperparameters(n_layer=1, n_embd=16, n_head=2, vocab_size=65, batch_size=8, device="cpu")
+    small = Hyperparameters(
+        n_layer=1, n_embd=16, n_head=2, vocab_size=65, batch_size=8, device="cpu"
+    )
     wide, run = small.replace(n_embd=512, n_layer=4), 2 * train_memory_bytes(small)
     many, gpu = small.replace(batch_size=1024, grad_accum=2), wide.replace(device="cuda")
     given = [
@@ -169,4 +195,13 @@ def test_a_stack_is_as_wide_as_pays_and_as_fits():
         ("auto", small, 1, 5 * run), (9, small, 1, 0), (9999, many, 1, 1e15), ("auto", gpu, 1, 1e15),
     ]  # fmt: skip
     pays = round(2e11 / (row_flops(gpu) * 8))
-    assert [stack_capacity(*each) for each in given] == [8, 1, 12, 3, 5, 1, 65535 // (512 * 2), pays]
+    assert [stack_capacity(*each) for each in given] == [
+        8,
+        1,
+        12,
+        3,
+        5,
+        1,
+        65535 // (512 * 2),
+        pays,
+    ]

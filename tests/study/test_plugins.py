@@ -111,7 +111,9 @@ def test_a_strangers_file_runs_nothing(file, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of another user"))
     (file.parent / "it ran").unlink()
     (file.parent / "study.json").write_text(json.dumps(document))
-    refused, known, torch = in_another_process(READ, file, file.parent / "study.json").splitlines()
+    refused, known, torch = in_another_process(
+        READ, file, file.parent / "study.json"
+    ).splitlines()
     what = "the plugin my_parts.py is code that would run here"
     assert refused.startswith(f"{file}:2:11: {what}; allowed: --allow-plugins")
     assert "'corpus': ['digits']" in known and torch == "False", "its parts' names are known"
@@ -138,7 +140,8 @@ def test_parts_are_known_and_their_file_is_part_of_the_study(file, tmp_path):
     assert dataset.tokenizer.vocab_size == 33 and set(dataset.train % 3) == {0}
     data, folder = describe_data(spec, dataset), StudyFolder(tmp_path / "lab", "own")
     folder.path.mkdir(parents=True)
-    TrialStorage(folder.storage_url).engine.dispose()  # which is there before the study is written down
+    # Which is there before the study is written down.
+    TrialStorage(folder.storage_url).engine.dispose()
     write_study(spec, folder, data)
     check_same_study(read_study(file, allow_plugins=True), folder, data)
     assert read_study(folder.canonical_file).as_written() == spec.as_written()
@@ -201,7 +204,10 @@ def test_a_plugin_that_raises_is_one_line(code, said, file):
     [
         ("[my_part.py]", "no plugin .*: No such file or directory; did you mean 'my_parts.py'"),
         ("[1]", r"plugins\[0\] is 1; allowed: a Python file"),
-        ("[{file: my_parts.py, sha256: abc}]", "has changed: its sha256 begins with [0-9a-f]{12}, not abc"),
+        (
+            "[{file: my_parts.py, sha256: abc}]",
+            "has changed: its sha256 begins with [0-9a-f]{12}, not abc",
+        ),
     ],
 )
 def test_what_is_no_plugin(plugins, said, file):
@@ -216,9 +222,9 @@ def test_a_permission_is_given_once_to_this_code(file):
     read_study(file, allow_plugins=True)
     assert read_study(file).plugins[0].provides["corpus"] == ["digits"]
     (file.parent / "elsewhere.py").write_text(PARTS)
-    assert read_study(file, ["plugins=[elsewhere.py]"]).plugins[0].file.endswith("elsewhere.py"), (
-        "by its digest"
-    )
+    assert (
+        read_study(file, ["plugins=[elsewhere.py]"]).plugins[0].file.endswith("elsewhere.py")
+    ), "by its digest"
     (file.parent / "my_parts.py").write_text(PARTS + "# changed\n")
     with pytest.raises(BadInput, match=r"my_parts.py is code that would run here"):
         read_study(file)

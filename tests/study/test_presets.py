@@ -66,7 +66,8 @@ def test_the_tables_presets_are_the_table():
 
 def read_preset(name):
     return read_text(
-        f"name: a\ndata: {{corpus: python-docs, tokenizer: char}}\npreset: {name}\n", Path("a.yaml")
+        f"name: a\ndata: {{corpus: python-docs, tokenizer: char}}\npreset: {name}\n",
+        Path("a.yaml"),
     )
 
 
@@ -90,7 +91,11 @@ def test_a_study_has_a_model_a_cell(file):
     [
         ("preset: gpt2-smal", "a.yaml:3:9", "did you mean 'gpt2-xl'?"),
         ("preset: [gpt2]", "a.yaml:3:9", "allowed: a string"),
-        ("preset: nanogpt-char\nfixed: {n_embd: 100}", "a.yaml:3:9", "n_embd is 100, n_head is 6"),
+        (
+            "preset: nanogpt-char\nfixed: {n_embd: 100}",
+            "a.yaml:3:9",
+            "n_embd is 100, n_head is 6",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_at_its_line(line, place, words):

@@ -82,7 +82,10 @@ def test_every_part_is_typed(write):
     assert (spec.objective.at, spec.seeds, spec.engine.workers) == ("final", [0, 1], 2)
     assert (spec.budget.trials_per_cell, spec.budget.time, spec.budget.flops) == (4, 5400, 1e15)
     assert (spec.sampler.type, spec.sampler.options) == ("tpe", {"n_startup_trials": 3})
-    assert (spec.pruner.type, spec.pruner.options) == ("asha", {"min_resource": 100, "reduction_factor": 3})
+    assert (spec.pruner.type, spec.pruner.options) == (
+        "asha",
+        {"min_resource": 100, "reduction_factor": 3},
+    )
 
 
 def test_what_is_written_down_reads_back(write):
@@ -93,7 +96,11 @@ def test_what_is_written_down_reads_back(write):
 
 def test_scalars_are_yaml_1_2(write):
     spec = read_study(
-        write("\ufeff" + SMALL + "fixed: {learning_rate: 3e-4, max_iters: 30_000, wandb_project: no}\n")
+        write(
+            "\ufeff"
+            + SMALL
+            + "fixed: {learning_rate: 3e-4, max_iters: 30_000, wandb_project: no}\n"
+        )
     )
     assert spec.fixed == {"learning_rate": 3e-4, "max_iters": 30_000, "wandb_project": "no"}
 
@@ -108,7 +115,9 @@ def test_a_number_of_another_language_than_yaml_1_2_is_none(problems, text):
 @pytest.mark.parametrize("text", ["840 unknown keys", "one long value"])
 def test_a_refusal_is_short_whatever_it_refuses(write, text):
     lines = {
-        "840 unknown keys": "fixed: {" + ", ".join(f"{'x' * 40}{i}: 1" for i in range(840)) + "}",
+        "840 unknown keys": "fixed: {"
+        + ", ".join(f"{'x' * 40}{i}: 1" for i in range(840))
+        + "}",
         "one long value": f"fixed: {{dropout: {'x' * 100_000}}}",
     }
     with pytest.raises(BadInput) as refused:
@@ -132,7 +141,10 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
             'unknown key "program"; allowed: name, data, preset, ',
         ),
         ("§bugdet: {time: 30m}", "unknown key \"bugdet\".*did you mean 'budget'"),
-        ("fixed: {§block_sise: 64}", "hyperparameter \"block_sise\"; did you mean 'block_size'"),
+        (
+            "fixed: {§block_sise: 64}",
+            "hyperparameter \"block_sise\"; did you mean 'block_size'",
+        ),
         ("grid: {§n_layrs: [1]}", "did you mean 'n_layer'"),
         (
             "fixed: {batch_size: §many}",
@@ -152,7 +164,10 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
             "fixed: {n_layer: 1}\ngrid: {§n_layer: [1]}",
             "fixed.n_layer and grid.n_layer exclude each other; allowed: one of them",
         ),
-        ("search: {learning_rate: §{min: 1e-2, max: 1e-3}}", "inverted: min 0.01 is above max 0.001"),
+        (
+            "search: {learning_rate: §{min: 1e-2, max: 1e-3}}",
+            "inverted: min 0.01 is above max 0.001",
+        ),
         ("search: {learning_rate: §{min: 1e-3, max: 1e-3}}", "empty"),
         ("search: {weight_decay: {min: §0, max: 1, log: true}}", "a min above 0, or no log"),
         ("search: {dropout: §{min: 0}}", "max is missing"),
@@ -177,17 +192,29 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("§lr: 1e-3", "did you mean 'fixed.learning_rate'"),
         ("search: {lr: {§low: 1e-4, max: 1e-2}}", "did you mean 'min'"),
         ("seeds: §3", "allowed: a list"),
-        ("grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > 1']", "'learning_rate > 1' where .*0.01"),
+        (
+            "grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > 1']",
+            "'learning_rate > 1' where .*0.01",
+        ),
         ("search: {warmup_iters: {expr: §max_itres // 10}}", "did you mean 'max_iters'"),
         ("search: {warmup_iters: {expr: §'open(1)'}}", "not arithmetic"),
         ("search: {warmup_iters: {expr: §10}}", "an expression, such as"),
         ("search: {warmup_iters: {expr: §seed}}", "may differ between the runs of a trial"),
-        ("search: {§top_k: {expr: patience}, patience: {expr: top_k}}", "top_k needs patience needs top_k"),
+        (
+            "search: {§top_k: {expr: patience}, patience: {expr: top_k}}",
+            "top_k needs patience needs top_k",
+        ),
         ("search: {§min_lr: {min: 0, max: 1, when: min_lr > 0}}", "min_lr needs min_lr"),
-        ("search: {warmup_iters: {expr: §max_iters / 7}}", "no cell meets .* where max_iters is 300"),
+        (
+            "search: {warmup_iters: {expr: §max_iters / 7}}",
+            "no cell meets .* where max_iters is 300",
+        ),
         ("constraints: [n_layer > 0, §n_param > 1]", "did you mean 'n_params'"),
         ("constraints: [§n_layer > 9]", "no cell meets 'n_layer > 9' where n_layer is 3"),
-        ("grid: §{" + f"max_iters: {list(range(1, 999))}" + ", n_layer: [1, 2]}", "1,996 cells"),
+        (
+            "grid: §{" + f"max_iters: {list(range(1, 999))}" + ", n_layer: [1, 2]}",
+            "1,996 cells",
+        ),
         ("objective: {at: §bst}", "best . final; did you mean 'best'"),
         ("budget: {time: §30 minutes}", "30m, 2h, 90s, 1h30m"),
         ("budget: {trials_per_cell: §0}", "at least 1"),
@@ -196,14 +223,20 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("sampler: {type: tpe, §seed: 3}", 'unknown key "seed"'),
         ("pruner: {type: asha, §min_itres: 3}", "did you mean 'min_iters'"),
         ("pruner: {type: asha, min_iters: §3, min_resource: 3}", "given twice, by two names"),
-        ("pruner: §{type: asha, factor: 1}", "Optuna refuses these options: .*reduction_factor"),
+        (
+            "pruner: §{type: asha, factor: 1}",
+            "Optuna refuses these options: .*reduction_factor",
+        ),
         ("pruner: §{type: percentile}", "percentile is missing"),
         ("pruner: §threshold", "Optuna refuses these options"),
         (
             "search: {dropout: suggested}\nfirst_trial: {dropout: §0.9}",
             "which the search does not contain; allowed: 0 to 0.4",
         ),
-        ("search: {dropout: {min: 0, max: 0.3}}\nsampler: §grid", "the grid sampler needs every parameter"),
+        (
+            "search: {dropout: {min: 0, max: 0.3}}\nsampler: §grid",
+            "the grid sampler needs every parameter",
+        ),
         ("seeds: §[]", "a list of one or more"),
         ("seeds: §[1, 2, 1]", "1 more than once"),
         ("seeds: [§-1]", "at least 0, at most 2,147,483,647"),
@@ -242,7 +275,20 @@ def test_all_problems_are_said_at_once_in_the_files_order(problems):
         "fixed: {n_head: 7, seed: 1}\nbudget: {time: soon}\npruner: {type: asha, factr: 2}\nseeds: [0, 0]\n"
         "track: {checkpoints: best, checkpoints: none}\nconstraints: [n_layr > 2, import os]\n"
     )
-    places = ["1:1", "2:7", "3:16", "3:36", "4:18", "5:20", "6:16", "7:22", "8:8", "9:28", "10:15", "10:27"]
+    places = [
+        "1:1",
+        "2:7",
+        "3:16",
+        "3:36",
+        "4:18",
+        "5:20",
+        "6:16",
+        "7:22",
+        "8:8",
+        "9:28",
+        "10:15",
+        "10:27",
+    ]
     assert [each.split(": ")[0] for each in found] == places
 
 
@@ -273,7 +319,9 @@ def test_what_is_no_study_is_said_in_a_line(problems, content, said):
 
 def test_a_missing_file_is_named_with_its_neighbor(write, tmp_path):
     write(SMALL)
-    with pytest.raises(BadInput, match=r"stdy.yaml: No such file or directory; did you mean 'study.yaml'"):
+    with pytest.raises(
+        BadInput, match=r"stdy.yaml: No such file or directory; did you mean 'study.yaml'"
+    ):
         read_study(tmp_path / "stdy.yaml")
     with pytest.raises(BadInput, match="is no file"):
         read_study(tmp_path)
@@ -294,7 +342,9 @@ def test_a_missing_file_is_named_with_its_neighbor(write, tmp_path):
         ("search: {$: suggested}", "first_trial.$=2e-3"),
     ],
 )
-def test_a_hyperparameter_may_have_another_common_name_wherever_it_is_set(write, line, override, other):
+def test_a_hyperparameter_may_have_another_common_name_wherever_it_is_set(
+    write, line, override, other
+):
     def spec(name):
         overrides = [each for each in override.replace("$", name).split("\n") if each]
         return read_study(write(SMALL + line.replace("$", name)), overrides)
@@ -312,7 +362,9 @@ def test_expressions_may_have_other_common_names_but_keep_their_strings(write):
     assert written["search"]["weight_decay"]["when"] == "activation == 'act'"
     assert written["search"]["min_lr"]["expr"] == "learning_rate / 10"
     assert written["search"]["warmup_iters"]["expr"] == "max_iters // 10"
-    assert written["constraints"] == ["learning_rate < 1 and min(weight_decay, learning_rate) < 1"]
+    assert written["constraints"] == [
+        "learning_rate < 1 and min(weight_decay, learning_rate) < 1"
+    ]
     assert written["seeds"][1]["when"] == "n_layer == 2"
 
 
@@ -330,27 +382,42 @@ def test_an_override_fixes_a_hyperparameter_or_sets_a_place(write):
         "constraints=",
     ]
     spec = read_study(write(WHOLE), [*overrides, "--name other"])
-    assert (spec.fixed["learning_rate"], spec.fixed["n_layer"], spec.fixed["betas"]) == (1e-3, 2, (0.9, 0.99))
+    assert (spec.fixed["learning_rate"], spec.fixed["n_layer"], spec.fixed["betas"]) == (
+        1e-3,
+        2,
+        (0.9, 0.99),
+    )
     assert "learning_rate" not in spec.search
     assert "max_iters" not in spec.fixed
     assert spec.grid == {"n_embd": [32, 64, 128], "max_iters": [10, 20]}
     assert spec.search["dropout"] == Range(0.0, 0.2, step=0.1)
     assert (spec.budget.trials_per_cell, spec.budget.time) == (8, 5400)
     assert spec.sampler.options == {"n_startup_trials": 3, "n_ei_candidates": 9}
-    assert (spec.name, spec.seeds, spec.pruner.type, spec.constraints) == ("other", [7], "none", [])
+    assert (spec.name, spec.seeds, spec.pruner.type, spec.constraints) == (
+        "other",
+        [7],
+        "none",
+        [],
+    )
 
 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("learning_rte=3", "'learning_rte' is unknown; allowed: .*did you mean 'learning_rate'"),
+        (
+            "learning_rte=3",
+            "'learning_rte' is unknown; allowed: .*did you mean 'learning_rate'",
+        ),
         ("learning_rate=fast", 'fixed.learning_rate is "fast"; allowed: a number, above 0'),
         ("budgt.time=3", "unknown key \"budgt\".*did you mean 'budget'"),
         ("seeds.0=1", "seeds has no keys to set"),
         ("seed=1", "set by the key seeds"),
         ("max_iters=[", "expected the node content"),
         ("n_head=7", "no cell meets 'n_embd % n_head == 0'"),
-        ("a..b=1", "'a..b' has an empty part; allowed: a hyperparameter, or a place such as budget.time"),
+        (
+            "a..b=1",
+            "'a..b' has an empty part; allowed: a hyperparameter, or a place such as budget.time",
+        ),
     ],
 )
 def test_a_wrong_override_is_named_in_place_of_a_line(problems, override, said):
@@ -365,13 +432,18 @@ def test_a_wrong_name_from_the_command_line_is_named(problems):
     ]
 
 
-@pytest.mark.parametrize("address", ["hf://datasets/owner/texts", "https://example.com/notes.txt"])
+@pytest.mark.parametrize(
+    "address", ["hf://datasets/owner/texts", "https://example.com/notes.txt"]
+)
 def test_an_address_in_place_of_a_path_says_what_to_download(address):
     for key in ("data.path", "data.train", "data.tokens", "data.tokenizer", "init_from"):
         with pytest.raises(BadInput) as refused:
             read_text(SMALL, Path("study.yaml"), [f"{key}={address}"])
         (problem,) = refused.value.problems
-        assert f"-o {key}={address}" in problem.what and "download the file first" in problem.allowed
+        assert (
+            f"-o {key}={address}" in problem.what
+            and "download the file first" in problem.allowed
+        )
 
 
 def test_an_alias_bomb_is_refused_at_once(problems):

@@ -64,7 +64,14 @@ def test_effective_hyperparameters_are_all_there_and_by_precedence():
     )
     values = space.resolve({"dropout": 0.3}, seed=7)
     assert list(values.as_dict()) == list(TABLE)
-    expected = {"n_layer": 3, "n_head": 4, "n_embd": 64, "dropout": 0.3, "warmup_iters": 30, "seed": 7}
+    expected = {
+        "n_layer": 3,
+        "n_head": 4,
+        "n_embd": 64,
+        "dropout": 0.3,
+        "warmup_iters": 30,
+        "seed": 7,
+    }
     assert {name: getattr(values, name) for name in expected} == expected
     assert type(values.warmup_iters) is int
     assert space.broken(values) is None
@@ -75,7 +82,9 @@ def test_a_parameter_with_a_condition_is_sampled_only_where_it_holds():
     assert space.conditional
     for sampled in suggestions(space, 20):
         assert ("min_lr" in sampled) == sampled["lr_decay"]
-        assert sampled["lr_decay"] or space.resolve(sampled, 0).min_lr == TABLE["min_lr"].default
+        assert (
+            sampled["lr_decay"] or space.resolve(sampled, 0).min_lr == TABLE["min_lr"].default
+        )
 
 
 def test_cells_are_every_combination_but_the_excluded():
@@ -102,14 +111,17 @@ def test_rules_that_rest_on_the_vocabulary_wait_for_the_data():
     with pytest.raises(BadInput, match="no cell meets 'vocab_size > 1000'"):
         cells(spec, DATA)
     assert len(cells(spec, DataSizes(2000))[0]) == 1
-    with pytest.raises(BadInput, match="no cell meets 'vocab_size >= 65' where vocab_size is 64"):
+    with pytest.raises(
+        BadInput, match="no cell meets 'vocab_size >= 65' where vocab_size is 64"
+    ):
         cells(study(fixed={"vocab_size": 64}), DATA)
 
 
 def test_an_expression_without_a_value_is_not_met():
     space = space_of(search={"patience": [None, 3]}, constraints=["patience < 9"])
     assert {
-        values.patience: space.broken(values) and space.broken(values).text for values in space.draws(8)
+        values.patience: space.broken(values) and space.broken(values).text
+        for values in space.draws(8)
     } == {
         None: "patience < 9",
         3: None,
@@ -149,7 +161,15 @@ ALWAYS = {
     "n_params_active": SIZES | {"block_size"},
     "n_params_non_embedding": SIZES,
     "train_tokens": {"max_iters", "batch_size", "block_size"},
-    "train_flops": {"max_iters", "batch_size", "block_size", "vocab_size", "n_layer", "n_embd", "d_ff"},
+    "train_flops": {
+        "max_iters",
+        "batch_size",
+        "block_size",
+        "vocab_size",
+        "n_layer",
+        "n_embd",
+        "d_ff",
+    },
 }
 
 
@@ -163,8 +183,12 @@ def test_facts_follow_from_what_they_are_said_to():
         value = getattr(values, name)
         if not isinstance(value, bool | int) or name == "seed":
             continue
-        changed = values.replace(**{name: not value if isinstance(value, bool) else value * 2 or 1})
-        moved = {fact for fact, value in facts(changed)._asdict().items() if value != known[fact]}
+        changed = values.replace(
+            **{name: not value if isinstance(value, bool) else value * 2 or 1}
+        )
+        moved = {
+            fact for fact, value in facts(changed)._asdict().items() if value != known[fact]
+        }
         assert moved <= {fact for fact, behind in FACTS.items() if name in behind}, name
         assert moved >= {fact for fact, behind in ALWAYS.items() if name in behind}, name
 
@@ -184,9 +208,13 @@ def test_quasi_random_points_cover_a_space_evenly():
     assert draws == list(space.draws(400))
 
 
-@pytest.mark.parametrize("name", [row.name for row in TABLE.values() if row.suggested is not None])
+@pytest.mark.parametrize(
+    "name", [row.name for row in TABLE.values() if row.suggested is not None]
+)
 def test_every_suggested_search_is_sampled_as_its_row_has_it(name):
-    space = space_of(search={name: "suggested"}, fixed={} if name == "n_head" else {"n_head": 1})
+    space = space_of(
+        search={name: "suggested"}, fixed={} if name == "n_head" else {"n_head": 1}
+    )
     for sampled in suggestions(space, 5):
         assert TABLE[name].check(sampled[name]) == sampled[name]
         assert type(sampled[name]) is type(TABLE[name].check(sampled[name]))

@@ -65,7 +65,9 @@ def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained):
     stack = Stack(values, data.train, data.val, 2)
     for seed in (0, 1):
         stack.admit(TrainingRun(str(seed), values.replace(seed=seed)), start=weights)
-    assert all(stack.weights(key)["token_embedding"].equal(weights["token_embedding"]) for key in "01")
+    assert all(
+        stack.weights(key)["token_embedding"].equal(weights["token_embedding"]) for key in "01"
+    )
     stack.advance()
     stack.advance()
     snapshot = stack.snapshot("1")
@@ -79,8 +81,12 @@ def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained, tmp_pat
         spec = tiny(**{"init_from": str(trained)} | changed)
         return problem_of(lambda: make_plan(spec, tmp_path / "lab"))
 
-    assert "has n_embd 16, not 32; allowed: the run's values" in refused(grid={"n_embd": [16, 32]})
-    assert 'has activation "gelu", not "relu"' in refused(search={"activation": Choices(("gelu", "relu"))})
+    assert "has n_embd 16, not 32; allowed: the run's values" in refused(
+        grid={"n_embd": [16, 32]}
+    )
+    assert 'has activation "gelu", not "relu"' in refused(
+        search={"activation": Choices(("gelu", "relu"))}
+    )
     assert "block_size 16, not 8" in refused(values={"block_size": 8})
     assert "there is no checkpoint in" in refused(init_from=str(tmp_path / "none"))
     facts, (tensors,) = trained / "model.json", trained.glob("*.safetensors")
@@ -150,10 +156,16 @@ def test_a_run_that_learns_something_else_draws_the_tokens_that_are_new(tiny, tr
     spec = tiny(init_from=str(trained), data=DataSpec(corpus="copy", tokenizer="char"))
     theirs, facts = read_checkpoint(trained, "model")
     values = Hyperparameters.from_json(facts["values"])
-    size, more = values.vocab_size, values.replace(objective="pairs", vocab_size=values.vocab_size + 4)
+    size, more = (
+        values.vocab_size,
+        values.replace(objective="pairs", vocab_size=values.vocab_size + 4),
+    )
     given = start_weights(spec)(more)
     assert given["token_embedding"][:size].equal(theirs["token_embedding"])
-    assert given["token_embedding"][size:].isnan().all() and given["token_embedding"].shape[0] == size + 4
+    assert (
+        given["token_embedding"][size:].isnan().all()
+        and given["token_embedding"].shape[0] == size + 4
+    )
     pairs = prepare("copy", "char", trained=prepare("python-docs", "char").tokenizer)
     stack = Stack(more, pairs.train, pairs.val, 2)
     for seed in (0, 1):
@@ -172,7 +184,9 @@ def test_other_weights_make_another_study(tiny, trained, tmp_path, opened, datas
     check_same_study(spec, folder, plan.data)
     with pytest.raises(BadInput, match="the weights that it starts from have changed"):
         check_same_study(spec, folder, replace(plan.data, init_digest="another"))
-    with pytest.raises(BadInput, match=r"init_from is not given and was .*a --name of its own$"):
+    with pytest.raises(
+        BadInput, match=r"init_from is not given and was .*a --name of its own$"
+    ):
         check_same_study(tiny(), folder, replace(plan.data, init_digest=None))
 
 
@@ -190,7 +204,10 @@ def test_an_encoder_of_masked_text_goes_on_with_labels(study_of, tmp_path):
     rows = [{"text": word, "label": word[0]} for word in WORDS]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = "{corpus: labels, tokenizer: char, path: rows.jsonl}"
-    text = STUDY.replace("{corpus: python-docs, tokenizer: char}", data) + "track: {checkpoints: last}\n"
+    text = (
+        STUDY.replace("{corpus: python-docs, tokenizer: char}", data)
+        + "track: {checkpoints: last}\n"
+    )
     spec = study_of(text.replace("max_iters: 4", "max_iters: 4, learning_rate: 1e-8"))
     plan, _, dataset = make_plan(spec, tmp_path / "lab")
     folder = StudyFolder(tmp_path / "lab", spec.name)
@@ -206,4 +223,6 @@ def test_an_encoder_of_masked_text_goes_on_with_labels(study_of, tmp_path):
         torch.testing.assert_close(ended[name][kept], weight[kept], rtol=0, atol=1e-6)
         assert ended[name].isfinite().all()
     bos = special_tokens(Hyperparameters.of(facts["values"]))["bos"]
-    torch.testing.assert_close(ended["token_embedding"][bos], theirs["token_embedding"][1], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        ended["token_embedding"][bos], theirs["token_embedding"][1], rtol=0, atol=1e-6
+    )

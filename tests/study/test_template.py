@@ -32,7 +32,9 @@ def test_writes_every_hyperparameter_once():
     assert study["name"] == "full"
     assert study["search"] == {name: TABLE[name].suggested for name in study["search"]}
     assert (
-        set(study["search"]) == set(SEARCHED) == {"learning_rate", "weight_decay", "dropout", "warmup_iters"}
+        set(study["search"])
+        == set(SEARCHED)
+        == {"learning_rate", "weight_decay", "dropout", "warmup_iters"}
     )
     assert set(study["fixed"]) | set(study["search"]) | {"seed"} == set(TABLE)
     for name, value in study["fixed"].items():
@@ -40,11 +42,17 @@ def test_writes_every_hyperparameter_once():
 
 
 def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path):
-    first = read(study_text("mine", values={"dropout": 0.9, "learning_rate": 1e-3}), tmp_path).first_trial
-    assert first == {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_iters": 100}, "0.9 is out of range"
+    first = read(
+        study_text("mine", values={"dropout": 0.9, "learning_rate": 1e-3}), tmp_path
+    ).first_trial
+    assert first == {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_iters": 100}, (
+        "0.9 is out of range"
+    )
     path = tmp_path / "study.yaml"
     fixed = read_study(path, ["learning_rate=5e-4"])
-    assert set(fixed.first_trial) == {"weight_decay", "warmup_iters"}, "what is fixed needs no first value"
+    assert set(fixed.first_trial) == {"weight_decay", "warmup_iters"}, (
+        "what is fixed needs no first value"
+    )
 
 
 def test_every_suggested_width_gets_heads_that_divide_it(tmp_path):
@@ -61,12 +69,17 @@ def test_every_suggested_width_gets_heads_that_divide_it(tmp_path):
 def test_a_warm_up_that_was_not_given_is_shorter_than_the_run():
     assert written(study_text("mine", (), {"max_iters": 80}))["fixed"]["warmup_iters"] == 8
     assert (
-        written(study_text("mine", (), {"max_iters": 80, "warmup_iters": 90}))["fixed"]["warmup_iters"] == 90
+        written(study_text("mine", (), {"max_iters": 80, "warmup_iters": 90}))["fixed"][
+            "warmup_iters"
+        ]
+        == 90
     )
 
 
 def test_a_name_without_a_range_is_refused():
-    with pytest.raises(BadInput, match="no range is suggested for 'max_iters'; allowed: block_size, "):
+    with pytest.raises(
+        BadInput, match="no range is suggested for 'max_iters'; allowed: block_size, "
+    ):
         study_text("mine", search=["max_iters", "eps"])
 
 

@@ -37,7 +37,9 @@ class Started:
         """Hear events until something is so."""
         ends = time.monotonic() + PATIENCE_SECONDS
         while not until():
-            assert time.monotonic() < ends, f"{self.heard}, {self.engine.places()}, {self.logs()}"
+            assert time.monotonic() < ends, (
+                f"{self.heard}, {self.engine.places()}, {self.logs()}"
+            )
             self.hear(0.1)
 
     def hear(self, seconds):
@@ -87,7 +89,12 @@ class EngineContract:
             choose_storage(folder)
             store = Store.create(spec, dataset.sizes, folder.storage_url)
             write_identity(spec, folder, describe_data(spec, dataset))
-            plan = {"workers": [{"threads": 1}] * N_WORKERS, "device": "cpu", "dtype": "float32", "cells": []}
+            plan = {
+                "workers": [{"threads": 1}] * N_WORKERS,
+                "device": "cpu",
+                "dtype": "float32",
+                "cells": [],
+            }
             folder.plan_file.write_text(json.dumps(plan))
             store.commands.add("start", {"versions": versions(dataset.token_digest)})
             store.commands.read()
@@ -109,10 +116,18 @@ class EngineContract:
         study.start()
         study.wait(lambda: study.n_points() > 4)
         # Each writes what it uses of its machine under its own number.
-        study.wait(lambda: len([*study.folder.path.glob(f"{USE}/worker-[01].jsonl")]) == N_WORKERS)
-        study.wait(lambda: [each.state for each in study.engine.places()] == ["running"] * N_WORKERS)
+        study.wait(
+            lambda: len([*study.folder.path.glob(f"{USE}/worker-[01].jsonl")]) == N_WORKERS
+        )
+        study.wait(
+            lambda: [each.state for each in study.engine.places()] == ["running"] * N_WORKERS
+        )
         for index, place in enumerate(study.engine.places()):
-            assert (place.worker, place.state) == (index, "running") and place.node and place.process
+            assert (
+                (place.worker, place.state) == (index, "running")
+                and place.node
+                and place.process
+            )
             assert Path(place.log) == study.engine.log(index) and Path(place.log).exists()
             json.dumps(place.as_dict())
         study.store.commands.set_phase("stop")
@@ -148,7 +163,9 @@ class EngineContract:
         study.folder.canonical_file.write_text("{")
         study.start(0)
         study.wait(lambda: 0 in study.ended())
-        assert study.ended()[0] == 1 and "study.json" in study.engine.last_words(0), study.logs()
+        assert study.ended()[0] == 1 and "study.json" in study.engine.last_words(0), (
+            study.logs()
+        )
         study.folder.canonical_file.write_text(whole)
         study.heard.clear()
         study.start(0)

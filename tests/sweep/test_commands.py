@@ -53,7 +53,10 @@ def test_what_holds_follows_from_all_commands(opened, tiny):
     owner.add("budget", {"trials_per_cell": 9, "time": 60.0, "flops": None})
     owner.add("stop trial", {"cell": "all", "trial": 3})
     assert store.poll_commands() and not store.poll_commands()
-    assert (store.commands.state.phase, store.budget) == ("pause", Budget(trials_per_cell=9, time=60.0))
+    assert (store.commands.state.phase, store.budget) == (
+        "pause",
+        Budget(trials_per_cell=9, time=60.0),
+    )
     assert claim_one(store) is None, "a study that rests begins nothing"
     owner.add("start", {"host": "there"})
     assert store.poll_commands()
@@ -79,7 +82,9 @@ def test_commands_given_at_once_all_count_and_closing_comes_after_none(opened, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["stop", "pause"])
-def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same_bits(wanted, work, tiny):
+def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same_bits(
+    wanted, work, tiny
+):
     engine = Engine(stack=2)
     whole, _, _ = work(tiny(name="whole", engine=engine))
     spec = tiny(name="parts", engine=engine)
@@ -94,13 +99,20 @@ def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same
     assert losses(folder) == losses(whole)
 
 
-def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_value(work, tiny):
+def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_value(
+    work, tiny
+):
     stop = ("stop trial", {"cell": "all", "trial": 0})
-    folder, store, _ = work(tiny(budget=Budget(trials_per_cell=2), seeds=[0, 1]), (evaluated(0), stop))
+    folder, store, _ = work(
+        tiny(budget=Budget(trials_per_cell=2), seeds=[0, 1]), (evaluated(0), stop)
+    )
     first, second = store.trials(store.cells[0])
     assert (first.state, first.user_attrs["outcome"]) == (TrialState.COMPLETE, "stopped")
     assert (second.user_attrs["outcome"], max(second.intermediate_values)) == ("complete", 20)
-    assert first.value == min(first.intermediate_values.values()) and max(first.intermediate_values) == 10
+    assert (
+        first.value == min(first.intermediate_values.values())
+        and max(first.intermediate_values) == 10
+    )
     for seed in (0, 1):
         run = folder.run("all", 0, seed)
         end = run.read_end()
@@ -111,7 +123,9 @@ def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_
 
 @pytest.mark.slow
 def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, dataset, tiny):
-    spec = tiny(grid={"n_embd": [16, 24]}, budget=Budget(trials_per_cell=6), engine=Engine(stack=1))
+    spec = tiny(
+        grid={"n_embd": [16, 24]}, budget=Budget(trials_per_cell=6), engine=Engine(stack=1)
+    )
     fixed = {name: value for name, value in spec.fixed.items() if name != "n_embd"}
     spec = spec.model_copy(update={"fixed": fixed})
     folder, store = opened(spec)
@@ -120,11 +134,18 @@ def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, d
 
     def enqueue(event):
         if isinstance(event, TrialClaimed):
-            claimed.append((event.cell, folder.run(event.cell, event.trial, 0).read_start().sampled == asked))
+            claimed.append(
+                (
+                    event.cell,
+                    folder.run(event.cell, event.trial, 0).read_start().sampled == asked,
+                )
+            )
             if len(claimed) == 2:  # as another process does
                 _, other = opened(spec)
                 other.study(other.cells[1]).enqueue_trial(asked)
-                other.commands.add("enqueue", {"trials": [(other.cells[1].key, 0)], "values": asked})
+                other.commands.add(
+                    "enqueue", {"trials": [(other.cells[1].key, 0)], "values": asked}
+                )
 
     Loop(store, dataset, folder, enqueue).run()
     assert claimed[2] == ("n_embd=24", True), "and the stack of the first shape ends for it"

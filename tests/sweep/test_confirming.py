@@ -56,7 +56,9 @@ def made(tiny, dataset, tmp_path_factory):
     search["warmup_iters"] = Derived(Expression("max_iters // 10"))
     fixed, budget = {"n_embd": 16, "warmup_iters": 2}, Budget(trials_per_cell=3)
     spec = tiny(name="s", grid={"n_embd": [8, 16]}, search=search, budget=budget, seeds=[0, 4])
-    spec = spec.model_copy(update={"fixed": {k: v for k, v in spec.fixed.items() if k not in fixed}})
+    spec = spec.model_copy(
+        update={"fixed": {k: v for k, v in spec.fixed.items() if k not in fixed}}
+    )
     lab = tmp_path_factory.mktemp("made") / "lab"
     torch.set_num_threads(1)
     train(spec, dataset, lab)
@@ -77,7 +79,9 @@ def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_o
     folder, spec = searched
     found = confirm(folder, spec, 2, 3, trained)
     trials = sorted(read_trials(folder), key=lambda trial: trial.value)
-    ranked = {cell: [t for t in trials if t.cell == cell][:2] for cell in ("n_embd=8", "n_embd=16")}
+    ranked = {
+        cell: [t for t in trials if t.cell == cell][:2] for cell in ("n_embd=8", "n_embd=16")
+    }
     expected = [(t.cell, t.number) for best in ranked.values() for t in best]
     assert [(each.cell, each.trial) for each in found] == expected
     race_spec, final = trained.ran
@@ -89,7 +93,9 @@ def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_o
     for each in winners:
         assert each.race and each.validation.keys() == each.test.keys() == {8, 9, 10}
         assert each.validation != each.test
-        assert sum(each.race.values()) == min(sum(of.race.values()) for of in found if of.cell == each.cell)
+        assert sum(each.race.values()) == min(
+            sum(of.race.values()) for of in found if of.cell == each.cell
+        )
     # The trials there have the values of those that were found, and their losses are of the whole splits.
     of_confirm = StudyFolder(folder.lab, "s.confirm")
     there = sorted(read_trials(of_confirm), key=lambda t: t.values["n_embd"])

@@ -25,7 +25,12 @@ def engine_of(text, *overrides):
 def test_one_file_has_the_keys_of_all_engines():
     text = "{type: slurm, workers: 32, gpus_per_worker: 1, time: 4h, partition: gpu, address: auto}"
     ours = engine_of(text)
-    assert (ours["workers"], ours["time"], ours["partition"], ours["threads"]) == (32, 14400, "gpu", "auto")
+    assert (ours["workers"], ours["time"], ours["partition"], ours["threads"]) == (
+        32,
+        14400,
+        "gpu",
+        "auto",
+    )
     # The command line's engine takes the place of the file's.
     assert engine_of(text, "engine.type=local") == {**ours, "type": "local"}
     assert engine_of(text, "engine.type=ray") == {**ours, "type": "ray"}
@@ -48,13 +53,16 @@ def test_what_an_engine_does_not_know_is_said_with_its_place(text, said):
 
 def test_a_file_of_trials_is_no_storage_for_several_machines(opened, tiny):
     folder, _ = opened(tiny())
-    with pytest.raises(BadInput, match="SQLite file, which only one machine may open: continue with --eng"):
+    with pytest.raises(
+        BadInput, match="SQLite file, which only one machine may open: continue with --eng"
+    ):
         choose_storage(folder, is_shared=True)
 
 
 def test_several_machines_need_a_server_that_all_reach(tmp_path):
     with pytest.raises(
-        BadInput, match=r"serves one at most: sweeplab storage start .*--host 0.0.0.0, on a machine"
+        BadInput,
+        match=r"serves one at most: sweeplab storage start .*--host 0.0.0.0, on a machine",
     ):
         choose_storage(StudyFolder(tmp_path, "new"), is_shared=True)
 

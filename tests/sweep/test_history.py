@@ -23,8 +23,13 @@ SPACE = {
 def drawn_trial(draw):
     """Return a trial that has ended in any of the ways there are."""
     sampler, nothing = RandomSampler(draw.randrange(2**31)), None
-    params = {name: sampler.sample_independent(nothing, nothing, name, each) for name, each in SPACE.items()}
-    state = draw.choice([TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL])
+    params = {
+        name: sampler.sample_independent(nothing, nothing, name, each)
+        for name, each in SPACE.items()
+    }
+    state = draw.choice(
+        [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL]
+    )
     reports = {10 * step: draw.random() for step in range(1, draw.randrange(5))}
     value = draw.random() if state == TrialState.COMPLETE else None
     given = {"params": params, "distributions": SPACE, "intermediate_values": reports}
@@ -44,13 +49,17 @@ def points_of(options, n_trials):
     cached.trials = study.get_trials(deepcopy=False)
     cached.ended = [trial for trial in cached.trials if trial.state.is_finished()]
     draw.shuffle(cached.ended)
-    cached.unended = {trial.number: trial for trial in cached.trials if not trial.state.is_finished()}
+    cached.unended = {
+        trial.number: trial for trial in cached.trials if not trial.state.is_finished()
+    }
     points = []
     for is_bounded in (False, True):
         with warnings.catch_warnings(action="ignore"):  # of options that are experimental
             tpe = TPESampler(seed=7, n_startup_trials=1, **options)
             study.sampler = tpe
-            asked = with_history(study, study._storage, CellTally(cached)) if is_bounded else study
+            asked = (
+                with_history(study, study._storage, CellTally(cached)) if is_bounded else study
+            )
             trial = asked.ask(SPACE)
         points.append(trial.params)
         study.tell(trial, state=TrialState.FAIL)

@@ -28,7 +28,9 @@ SMALL = Hyperparameters.of({
         ("avx512_bf16 amx_bf16 amx_tile", {"n_embd": 256, "batch_size": 64}, "bfloat16", "n_embd 256"),
     ],
 )  # fmt: skip
-def test_the_precision_follows_from_sizes_and_the_processor_alone(flags, changed, dtype, why, monkeypatch):
+def test_the_precision_follows_from_sizes_and_the_processor_alone(
+    flags, changed, dtype, why, monkeypatch
+):
     monkeypatch.setattr(devices, "processor", lambda: f"some processor; {flags}")
     monkeypatch.setattr(choosing, "_side_by_side", None)  # nothing is timed
     settled = precision(SMALL.replace(**changed))
@@ -49,7 +51,9 @@ def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset):
 
 
 @pytest.mark.slow
-def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(tiny, tmp_path, monkeypatch):
+def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(
+    tiny, tmp_path, monkeypatch
+):
     monkeypatch.setattr(choosing, "STACKS", (1, 8))
     spec = tiny(budget=Budget(trials_per_cell=64))  # enough for a worker a core
     cell, rows = bench_study(spec, tmp_path)

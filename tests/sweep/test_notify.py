@@ -61,7 +61,9 @@ def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(stu
     server.code = 500
     deaf = study.run()
     assert sorted(deaf.trials()["state"]) == ["complete", "complete"]
-    assert deaf.errors == ["OWNERS_PHONE: Apprise could not send that the study is complete"], "and no secret"
+    assert deaf.errors == ["OWNERS_PHONE: Apprise could not send that the study is complete"], (
+        "and no secret"
+    )
     server.code = 200
     server.letters.clear()
     result = study.run()
@@ -74,7 +76,10 @@ def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(stu
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(None, "OWNERS_PHONE is not set"), ("no such thing", "OWNERS_PHONE holds no URL that Apprise knows")],
+    [
+        (None, "OWNERS_PHONE is not set"),
+        ("no such thing", "OWNERS_PHONE holds no URL that Apprise knows"),
+    ],
 )
 def test_what_cannot_be_told_is_said_before_the_study_starts(study, value, said, monkeypatch):
     monkeypatch.delenv("OWNERS_PHONE")

@@ -74,7 +74,9 @@ def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path):
 def test_it_changes_no_training(run):
     study, _ = run()
     plain, _ = run("", name="plain")
-    assert [point["val_loss"] for point in curve(study)] == [point["val_loss"] for point in curve(plain)]
+    assert [point["val_loss"] for point in curve(study)] == [
+        point["val_loss"] for point in curve(plain)
+    ]
 
 
 @pytest.mark.slow

@@ -26,7 +26,9 @@ engine: {workers: 2}
 ONE_WORKER = ("-o", "engine.workers=1")  # where nothing rests on there being more
 pytestmark = [
     pytest.mark.postgres,
-    pytest.mark.skipif(not IS_INSTALLED, reason="PostgreSQL's programs or psycopg are not installed"),
+    pytest.mark.skipif(
+        not IS_INSTALLED, reason="PostgreSQL's programs or psycopg are not installed"
+    ),
 ]
 
 
@@ -49,7 +51,9 @@ def run(server, tmp_path, monkeypatch):
 
     def run(*words, code=0):
         command = [*PROGRAM, *words, "--lab", str(tmp_path / "lab")]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        ended = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=200
+        )
         assert ended.returncode == code, ended.stdout + ended.stderr
         return ended.stdout + ended.stderr
 
@@ -92,7 +96,16 @@ def stored(engine):
 
 
 def test_a_damaged_storage_is_repaired(run, server, tmp_path):
-    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2", "-o", "pruner=none", *ONE_WORKER)
+    run(
+        "study",
+        "run",
+        "tiny.yaml",
+        "-o",
+        "budget.trials_per_cell=2",
+        "-o",
+        "pruner=none",
+        *ONE_WORKER,
+    )
     engine = sqlalchemy.create_engine(StudyFolder(tmp_path / "lab", "tiny").storage_url)
     before = stored(engine)
     untold, changed = (trial_id for trial_id, _ in before[0][:2])
@@ -111,10 +124,19 @@ def test_a_damaged_storage_is_repaired(run, server, tmp_path):
 
 
 def test_a_study_outlives_restarts_of_its_database(run, running, tmp_path):
-    more = ("-o", "fixed.max_iters=300", "-o", "grid.n_embd=[8]", "-o", "budget.trials_per_cell=20")
+    more = (
+        "-o",
+        "fixed.max_iters=300",
+        "-o",
+        "grid.n_embd=[8]",
+        "-o",
+        "budget.trials_per_cell=20",
+    )
     words = [*PROGRAM, "study", "run", "tiny.yaml", *more, "--lab", str(tmp_path / "lab")]
     folder = StudyFolder(tmp_path / "lab", "tiny")
-    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as study:
+    with subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as study:
         for n_ended in (2, 8):
             while sum(run.read_end() is not None for run in folder.runs()) < n_ended:
                 assert study.poll() is None
@@ -126,5 +148,7 @@ def test_a_study_outlives_restarts_of_its_database(run, running, tmp_path):
     assert "the storage of study tiny answers again" in said and "Traceback" not in said
     (row,) = json.loads(run("study", "list", "--json"))
     assert (row["done"], sum(row["states"].values())) == (20, 20)
-    verdicts = {each["name"]: each["verdict"] for each in json.loads(run("doctor", "tiny", "--json"))}
+    verdicts = {
+        each["name"]: each["verdict"] for each in json.loads(run("doctor", "tiny", "--json"))
+    }
     assert (verdicts["storage"], verdicts["runs"], verdicts["agreement"]) == ("ok", "ok", "ok")

@@ -54,7 +54,9 @@ def pruned(store, cell=0):
 
 
 def snapshots(folder, number):
-    return [file.name for run in folder.runs_of("all", number) for file in run.path.glob("state*")]
+    return [
+        file.name for run in folder.runs_of("all", number) for file in run.path.glob("state*")
+    ]
 
 
 @pytest.mark.slow
@@ -72,12 +74,19 @@ def test_a_promoted_trial_comes_to_the_bits_of_one_that_was_never_pruned(
     assert [bool(snapshots(folder, number)) for number in numbers] == [kept > 0] * len(numbers)
     admitted = []
     admit = Stack.admit
-    monkeypatch.setattr(Stack, "admit", lambda *given: admitted.append(bool(given[2])) or admit(*given))
+    monkeypatch.setattr(
+        Stack, "admit", lambda *given: admitted.append(bool(given[2])) or admit(*given)
+    )
     for number in numbers:
         done = resume_trial(folder, number)
-        assert f"trial {number} in cell all, pruned at iteration 10, continues to its end" in done.what
+        assert (
+            f"trial {number} in cell all, pruned at iteration 10, continues to its end"
+            in done.what
+        )
     work(spec)
-    assert admitted == [kept > 0] * 2 * len(numbers), "from their snapshots, or from their start"
+    assert admitted == [kept > 0] * 2 * len(numbers), (
+        "from their snapshots, or from their start"
+    )
     found = curves(folder)
     _, after = work(spec)
     assert [trial.state for trial in after.trials(after.cells[0])] == [TrialState.COMPLETE] * 4
@@ -100,10 +109,19 @@ def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, ope
     for each in (store, other):
         assert each.poll_commands()
         (counts,) = each.counts()
-        assert (counts.counted, counts.running) == (before[0].counted - 1, 1) and each.has_room()
+        assert (counts.counted, counts.running) == (
+            before[0].counted - 1,
+            1,
+        ) and each.has_room()
     claim = claim_one(other)
-    assert claim is not None and (claim.number, claim.promoted, claim.attempt) == (number, 10, 1)
-    assert claim_one(store) is None and claim_one(other) is None, "it takes up its own place in the budget"
+    assert claim is not None and (claim.number, claim.promoted, claim.attempt) == (
+        number,
+        10,
+        1,
+    )
+    assert claim_one(store) is None and claim_one(other) is None, (
+        "it takes up its own place in the budget"
+    )
     assert not other.report_many([Report(claim, 20, 9.0)]).behind, "which the pruner would end"
     other.finish(claim, "complete", 4.0, {"train_flops": 1.0})
     for each in (store, other):

@@ -45,10 +45,13 @@ def result_of(spec, dataset, lab):
     return {
         "storage": type(store.storage),
         "trials": [
-            (each.number, each.state, each.params, each.value, each.intermediate_values) for each in trials
+            (each.number, each.state, each.params, each.value, each.intermediate_values)
+            for each in trials
         ],
         "outcomes": [each.user_attrs["outcome"] for each in trials],
-        "losses": {run.read_start().key: [point.val_loss for point in run.points()] for run in runs},
+        "losses": {
+            run.read_start().key: [point.val_loss for point in run.points()] for run in runs
+        },
         "weights": {run.read_start().key: run.read_end().best_val_loss for run in runs},
         "counts": {cell: each.states for cell, each in counts.items()},
         "shipped": sorted(
@@ -60,14 +63,20 @@ def result_of(spec, dataset, lab):
 
 @pytest.mark.slow
 def test_a_study_comes_to_the_same_without_private_parts(tiny, dataset, tmp_path, monkeypatch):
-    changes = {"sampler": Sampler(type="tpe", options={"n_startup_trials": 3}), "pruner": HALVING}
+    changes = {
+        "sampler": Sampler(type="tpe", options={"n_startup_trials": 3}),
+        "pruner": HALVING,
+    }
     changes |= {"budget": Budget(trials_per_cell=6), "grid": {"n_embd": [16, 32]}}
     spec = tiny(search=SEARCH, seeds=[0, 1], **changes)
     results = {}
     for way in ("", "1"):
         monkeypatch.setenv(VARIABLE, way)
         results[way] = result_of(spec, dataset, tmp_path / f"lab{way}")
-    assert (results[""].pop("storage"), results["1"].pop("storage")) == (TrialStorage, PublicStorage)
+    assert (results[""].pop("storage"), results["1"].pop("storage")) == (
+        TrialStorage,
+        PublicStorage,
+    )
     assert results[""] == results["1"]
     assert {*results["1"]["outcomes"]} == {"complete", "pruned"}
     assert len(results["1"]["trials"]) == 12 and len(results["1"]["shipped"]) >= 24
@@ -86,12 +95,16 @@ def test_tables_of_another_optuna_are_left_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("is_unlike", [False, True])
-def test_studies_are_counted_and_renamed_whatever_the_tables(is_unlike, opened, tiny, monkeypatch):
+def test_studies_are_counted_and_renamed_whatever_the_tables(
+    is_unlike, opened, tiny, monkeypatch
+):
     folder, store = opened(tiny())
     claims = store.claim_many(2)
     store.finish(claims[0], RunState.COMPLETE, 2.5, {"train_flops": 1.0, "wall_seconds": 1.0})
     if is_unlike:
-        monkeypatch.setattr(storage, "counts", lambda void: "SELECT state FROM trials_of_another_version")
+        monkeypatch.setattr(
+            storage, "counts", lambda void: "SELECT state FROM trials_of_another_version"
+        )
     counted = count_trials(folder)
     assert counted["all"].states == {"complete": 1, "waiting": 1}
     rename_studies(folder.storage_url, "tiny/", "renamed/")

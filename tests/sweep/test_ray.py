@@ -28,7 +28,8 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(not ray_cluster.IS_INSTALLED, reason="the extra ray is not installed"),
     pytest.mark.skipif(
-        not postgres_server.IS_INSTALLED, reason="PostgreSQL's programs or psycopg are not installed"
+        not postgres_server.IS_INSTALLED,
+        reason="PostgreSQL's programs or psycopg are not installed",
     ),
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]
@@ -56,7 +57,9 @@ class TestRay(EngineContract):
         spec = Engine(type="ray", address=cluster.address)
         return lambda folder, resources: ray.RayEngine(folder, spec, resources)
 
-    def test_a_node_that_is_lost_is_told_apart_and_one_that_joins_gets_a_worker(self, begin, cluster):
+    def test_a_node_that_is_lost_is_told_apart_and_one_that_joins_gets_a_worker(
+        self, begin, cluster
+    ):
         study = begin(max_iters=100_000)
         study.start()
         study.wait(lambda: study.n_points() > 4)
@@ -81,7 +84,12 @@ class TestRay(EngineContract):
 class RayStudy(kills.Study):
     """A study with an actor for each of three nodes of a Ray cluster; it takes the kinds of faults that are `left`."""
 
-    KINDS = ("SIGKILL to an actor", "SIGKILL to a worker", "node lost, another joins", "SIGSTOP to a worker")
+    KINDS = (
+        "SIGKILL to an actor",
+        "SIGKILL to a worker",
+        "node lost, another joins",
+        "SIGSTOP to a worker",
+    )
 
     def __init__(self, folder, dice, server, cluster, left):
         super().__init__(folder, folder / "lab", dice, server=server)
@@ -96,8 +104,12 @@ class RayStudy(kills.Study):
     def workers(self):
         """Return the worker processes, which are children of actors."""
         lab = str(self.folder.lab)
-        listed = [(each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])]
-        return [each for each, words in listed if lab in words and "sweeplab.sweep.worker" in words]
+        listed = [
+            (each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])
+        ]
+        return [
+            each for each, words in listed if lab in words and "sweeplab.sweep.worker" in words
+        ]
 
     def held(self):
         """Return the processes that hold trials which nobody else may take."""
@@ -145,7 +157,9 @@ class RayStudy(kills.Study):
         raise AssertionError("the actor is on no node")
 
 
-def test_a_study_on_three_nodes_comes_to_the_same_bits_whatever_is_lost(cluster, running, tmp_path):
+def test_a_study_on_three_nodes_comes_to_the_same_bits_whatever_is_lost(
+    cluster, running, tmp_path
+):
     dice, left = random.Random(0), [*RayStudy.KINDS]
     known = kills.undisturbed(tmp_path)
     cluster.add_node(**ray_cluster.SMALL)
@@ -170,9 +184,14 @@ def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path):
     words = ["-o", "budget.trials_per_cell=2", "-o", "max_iters=20"]
     words += ["-o", f"engine.address={cluster.address}"]
     environment = {**os.environ, "SWEEPLAB_STORAGE": running.url}
-    for command in (["study", "run", str(file), *words, "--engine", "ray"], ["doctor", "killed"]):
+    for command in (
+        ["study", "run", str(file), *words, "--engine", "ray"],
+        ["doctor", "killed"],
+    ):
         program = [sys.executable, "-m", "sweeplab", *command, "--lab", str(lab)]
-        ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        ended = subprocess.run(
+            program, cwd=tmp_path, capture_output=True, text=True, env=environment
+        )
         assert ended.returncode in (0, 1) and "Traceback" not in ended.stderr, ended
     assert len([*StudyFolder(lab, "killed").runs()]) == 2
     assert not [*tmp_path.rglob("ran")] and not planted.exists()
@@ -192,16 +211,27 @@ def doctor(place, engine, **environment):
 def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running, tmp_path):
     more = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", "engine.workers=1")
     with ray_cluster.alone(RAY_AUTH_MODE="disabled") as address:
-        known = {"SWEEPLAB_STORAGE": running.url, "RAY_AUTH_MODE": "token", "RAY_ADDRESS": address}
-        told = doctor(tmp_path, Engine(type="ray", address=address), **known)["ray", "bad"]["found"]
+        known = {
+            "SWEEPLAB_STORAGE": running.url,
+            "RAY_AUTH_MODE": "token",
+            "RAY_ADDRESS": address,
+        }
+        told = doctor(tmp_path, Engine(type="ray", address=address), **known)["ray", "bad"][
+            "found"
+        ]
         assert ray.OPEN in told and ray.CLOSES in told
         known["RAY_AUTH_MODE"] = "disabled"
         found = doctor(tmp_path, Engine(type="ray", address=address), **known)
-        assert found["ray", "warn"]["found"] == ray.OPEN and found["ray", "warn"]["cure"] == ray.CLOSES
+        assert (
+            found["ray", "warn"]["found"] == ray.OPEN
+            and found["ray", "warn"]["cure"] == ray.CLOSES
+        )
         command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml", *more]
         for mode, code in (("token", 2), ("disabled", 0)):
             environment = {**os.environ, **ray_cluster.SETTINGS, **known, "RAY_AUTH_MODE": mode}
-            ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+            ended = subprocess.run(
+                command, cwd=tmp_path, capture_output=True, text=True, env=environment
+            )
             assert ended.returncode == code and ended.stderr.count(ray.OPEN) == 1, ended
 
 
@@ -209,25 +239,45 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
     (tmp_path / "killed.yaml").write_text(kills.STUDY)
 
     def said(*words, **environment):
-        command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml", "--engine", "ray", *words]
+        command = [
+            sys.executable,
+            "-m",
+            "sweeplab",
+            "study",
+            "run",
+            "killed.yaml",
+            "--engine",
+            "ray",
+            *words,
+        ]
         known = {**os.environ, "SWEEPLAB_STORAGE": running.url, **environment}
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known, timeout=200)
+        ended = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, env=known, timeout=200
+        )
         assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended
         assert not (tmp_path / "lab").exists()
         return ended.stderr
 
-    assert "the engine ray: no cluster answers at 127.0.0.1:9" in said(RAY_ADDRESS="127.0.0.1:9")
+    assert "the engine ray: no cluster answers at 127.0.0.1:9" in said(
+        RAY_ADDRESS="127.0.0.1:9"
+    )
     at = f"engine.address={cluster.address}"
     assert "token" in said("-o", at, RAY_AUTH_TOKEN="a-word-that-somebody-has-guessed")
     client = "ray://127.0.0.1:9"
-    for words, known in ((("-o", f"engine.address={client}"), {}), ((), {"RAY_ADDRESS": client})):
+    for words, known in (
+        (("-o", f"engine.address={client}"), {}),
+        ((), {"RAY_ADDRESS": client}),
+    ):
         what = "does not use Ray Client; allowed: HOST:PORT of the cluster's head, auto"
         assert what in said(*words, **known)
     floor = f'"ray>={ray.OLDEST}"'
     assert floor in Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
     without = "import sys; sys.modules['ray'] = None; from sweeplab.sweep.engines.ray import connect; connect('auto')"
     ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True)
-    assert "the engine ray: Ray is not installed" in ended.stderr and "sweeplab[ray]" in ended.stderr
+    assert (
+        "the engine ray: Ray is not installed" in ended.stderr
+        and "sweeplab[ray]" in ended.stderr
+    )
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a node")
@@ -240,5 +290,8 @@ def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(running, t
         ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known)
     assert ended.returncode == 2, ended
     said = ended.stderr.splitlines()[-1]
-    assert f"does not see {tmp_path / 'lab'}: several nodes need a lab on a disk that all of" in said
+    assert (
+        f"does not see {tmp_path / 'lab'}: several nodes need a lab on a disk that all of"
+        in said
+    )
     assert not [*tmp_path.glob("lab/studies/*")]

@@ -63,7 +63,10 @@ class Places:
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    for name in (*{each for names in CREDENTIALS.values() for each in names}, "MLFLOW_TRACKING_URI"):
+    for name in (
+        *{each for names in CREDENTIALS.values() for each in names},
+        "MLFLOW_TRACKING_URI",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(permissions, "_named", set())
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -85,14 +88,14 @@ def refused(study, *parts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["{home}/secret.txt", "../home/secret.txt", "{home}/*.txt", "{own}/*.txt"])
+@pytest.mark.parametrize(
+    "path", ["{home}/secret.txt", "../home/secret.txt", "{home}/*.txt", "{own}/*.txt"]
+)
 def test_a_file_of_the_user_s_is_read_at_the_user_s_word_only(path, places):
     (places.own / "link.txt").symlink_to(places.secret)
     path = path.format(home=places.secret.parent, own=places.own)
     study = places.study(path)
-    place = (
-        f"{places.file}:2:45: data.path names {places.secret}, outside of this file's folder and of the lab"
-    )
+    place = f"{places.file}:2:45: data.path names {places.secret}, outside of this file's folder and of the lab"
     refused(study, place, "-o ", "by which you allow it")
     assert study.plan().reaches == [str(places.secret)]
     allowed = places.study(path, "", f"data.path={path}").plan()
@@ -132,7 +135,8 @@ def test_the_word_is_given_once(places):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "name"), [(scheme, name) for scheme, names in CREDENTIALS.items() for name in names]
+    ("scheme", "name"),
+    [(scheme, name) for scheme, names in CREDENTIALS.items() for name in names],
 )
 def test_whatever_is_sent_to_any_address_is_a_credential(scheme, name, places, monkeypatch):
     kind, address = (permissions.RAY if scheme == "ray" else TRACKING), f"{scheme}://host/place"
@@ -163,7 +167,9 @@ def test_a_file_of_credentials_for_any_host_counts(name, text, address, tmp_path
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text(
-        "\n".join(line for line in text.splitlines() if line[0] not in "*d") if "own" in text else ""
+        "\n".join(line for line in text.splitlines() if line[0] not in "*d")
+        if "own" in text
+        else ""
     )
     assert kind.credentials(address) == ([] if "own" in text else [str(file)])
     file.write_text(text)
@@ -178,13 +184,16 @@ def test_what_is_learned_from_a_file_goes_only_where_it_was_allowed_to_go(places
     check_reach(places.study(str(places.secret), "", path).spec, places.lab)
     check_reach(places.study(str(places.secret), "").spec, places.lab)
     (places.own / "text.txt").write_text(TEXT)
-    check_reach(places.study("text.txt", track, "track.uri=http://127.0.0.1:9").spec, places.lab)
+    check_reach(
+        places.study("text.txt", track, "track.uri=http://127.0.0.1:9").spec, places.lab
+    )
     with pytest.raises(BadInput, match=f"data.path names {places.secret}"):
         check_reach(places.study(str(places.secret), track).spec, places.lab)
 
 
 @pytest.mark.parametrize(
-    "planted", ["another's file", "another's folder", "writable", "link", "linked folder", "pipe"]
+    "planted",
+    ["another's file", "another's folder", "writable", "link", "linked folder", "pipe"],
 )
 def test_a_file_that_another_user_may_have_written_is_not_followed(planted, tmp_path):
     """Such as the one by which Ray finds a cluster, in a folder of /tmp."""
@@ -213,14 +222,18 @@ def test_a_file_that_another_user_may_have_written_is_not_followed(planted, tmp_
     assert error.value.filename in (str(file), str(file.parent)) and error.value.strerror
 
 
-def test_what_only_counts_a_text_shows_and_writes_none_of_it(places, capsys, monkeypatch, tmp_path):
+def test_what_only_counts_a_text_shows_and_writes_none_of_it(
+    places, capsys, monkeypatch, tmp_path
+):
     """A plan and a model's size need the text's: they read it without a word, into the user's own cache alone."""
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))
     text = "".join(f"{i} qzqzq {i * i % 97}\n" for i in range(400))
     places.secret.write_text(text)
     study = places.study(str(places.secret))
     plan = study.plan()
-    assert plan.data.train_tokens and f"data.path names {places.secret}" in "".join(plan.warnings)
+    assert plan.data.train_tokens and f"data.path names {places.secret}" in "".join(
+        plan.warnings
+    )
     (model,) = models_of(places.file)
     assert "qzqz" not in f"{plan.as_dict()}{model.as_dict()}{capsys.readouterr()}"
     assert not [file for file in places.lab.rglob("*") if file.is_file()]
@@ -229,7 +242,14 @@ def test_what_only_counts_a_text_shows_and_writes_none_of_it(places, capsys, mon
 
 
 def test_a_service_file_has_no_keys_that_lead_elsewhere(tmp_path):
-    lines = ["[sweeplab]", "host=good.example", "port=5", "user=u", "password=p", "dbname=postgres"]
+    lines = [
+        "[sweeplab]",
+        "host=good.example",
+        "port=5",
+        "user=u",
+        "password=p",
+        "dbname=postgres",
+    ]
     file = tmp_path / "service.conf"
     file.write_text("\n".join([*lines, "sslmode=verify-ca"]))
     assert read_service(file).host == "good.example"
@@ -266,17 +286,23 @@ def test_no_file_of_a_lab_gives_permission(places):
 # ------------------------------------------------------------------ passwords
 
 
-@pytest.mark.parametrize("address", ["http://user:hid/d#en@host", "postgresql://host/db?password=hidden"])
+@pytest.mark.parametrize(
+    "address", ["http://user:hid/d#en@host", "postgresql://host/db?password=hidden"]
+)
 def test_a_study_with_a_password_is_refused_without_repeating_it(address, places):
     (places.own / "text.txt").write_text(TEXT)
     with pytest.raises(BadInput) as error:
         places.study("text.txt", "", f"track.uri='{address}'").run()
-    assert "track.uri contains a password, which the lab and tracking would store" in str(error.value)
+    assert "track.uri contains a password, which the lab and tracking would store" in str(
+        error.value
+    )
     assert "hid" not in str(error.value) and "en@" not in str(error.value)
     assert not list(places.lab.iterdir())
 
 
-@pytest.mark.parametrize("uri", ["http://user:hid/den@host", "http://user:hid#den@host", "http://[hid:en"])
+@pytest.mark.parametrize(
+    "uri", ["http://user:hid/den@host", "http://user:hid#den@host", "http://[hid:en"]
+)
 def test_an_address_that_is_not_escaped_is_refused(uri, places, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(BadInput, match="has unescaped characters; allowed: %2F for /") as error:
@@ -296,7 +322,9 @@ def test_an_address_that_is_not_escaped_is_refused(uri, places, monkeypatch):
 def test_a_storage_s_password_is_not_said(url, said, places, monkeypatch):
     monkeypatch.setenv(VARIABLE, url)
     if "does not answer" in said:
-        pytest.importorskip("psycopg", reason="psycopg, of the extra postgres, is not installed")
+        pytest.importorskip(
+            "psycopg", reason="psycopg, of the extra postgres, is not installed"
+        )
     with pytest.raises(BadInput) as error:
         choose_storage(StudyFolder(places.lab, "foreign"))
     assert said in str(error.value) and "\n" not in str(error.value)
@@ -331,22 +359,31 @@ def plant(database, state):
     """Put an object in the place of the sampler's state, in every trial, with a signature."""
     known = {"cma:optimizer:0": pickle.dumps(state).hex(), "signed:cma:optimizer:0": "0" * 64}
     with closing(sqlite3.connect(database)) as connection:
-        connection.execute("DELETE FROM trial_system_attributes WHERE key LIKE '%cma:optimizer:%'")
+        connection.execute(
+            "DELETE FROM trial_system_attributes WHERE key LIKE '%cma:optimizer:%'"
+        )
         into = "INSERT INTO trial_system_attributes (trial_id, key, value_json) SELECT trial_id, ?, ? FROM trials"
         connection.executemany(into, [(key, json.dumps(value)) for key, value in known.items()])
         connection.commit()
 
 
-def test_a_state_of_cma_es_is_unpickled_only_if_the_user_has_written_it(places, tmp_path, monkeypatch):
+def test_a_state_of_cma_es_is_unpickled_only_if_the_user_has_written_it(
+    places, tmp_path, monkeypatch
+):
     """Optuna keeps it as a pickle in the study's own database: code of whoever wrote the database."""
     file, marker = places.lab / "trials.db", tmp_path / "ran"
 
     def opened(storage):
-        sampler = optuna.samplers.CmaEsSampler(seed=1, popsize=4, warn_independent_sampling=False)
-        return optuna.create_study(storage=storage, sampler=sampler, study_name="s", load_if_exists=True)
+        sampler = optuna.samplers.CmaEsSampler(
+            seed=1, popsize=4, warn_independent_sampling=False
+        )
+        return optuna.create_study(
+            storage=storage, sampler=sampler, study_name="s", load_if_exists=True
+        )
 
     expected = asked(opened(None), 12)
-    assert asked(opened(TrialStorage(database_url(file))), 12) == expected  # the user's own state is used
+    # The user's own state is used.
+    assert asked(opened(TrialStorage(database_url(file))), 12) == expected
 
     def generations():
         trials = optuna.load_study(study_name="s", storage=database_url(file)).trials
@@ -403,7 +440,9 @@ def test_a_token_goes_where_the_user_says_and_nowhere_else(places, server, monke
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hidden")
     track = f"track: {{uri: '{server.url}'}}\n"
     said = f"track.uri names {server.url}, which you have not: it was not contacted; MLFLOW_TRACKING_TOKEN would be"
-    allowed = f"allowed: MLFLOW_TRACKING_URI={server.url}, or -o track.uri={server.url} for a run"
+    allowed = (
+        f"allowed: MLFLOW_TRACKING_URI={server.url}, or -o track.uri={server.url} for a run"
+    )
     refused(places.study("text.txt", track), "foreign.yaml:8:14", said, allowed)
     # A study of a lab from elsewhere has its address from its records.
     with pytest.raises(BadInput, match="which you have not: it was not contacted"):

@@ -25,7 +25,10 @@ def planned(tiny, tmp_path_factory):
     spec = tiny(grid={"n_embd": [8, 16, 24]}, budget=budget, engine=engine)
     plan, _, _ = make_plan(spec, tmp_path_factory.mktemp("planned"))
     timed = zip(plan.cells, (1.0, 2.0, 6.0), strict=True)
-    cells = [replace(cell, max_iters=100, rungs=[], train_flops=1e11 * seconds) for cell, seconds in timed]
+    cells = [
+        replace(cell, max_iters=100, rungs=[], train_flops=1e11 * seconds)
+        for cell, seconds in timed
+    ]
     return replace(plan, cells=cells, pruner="none")
 
 
@@ -59,7 +62,9 @@ def trace(plan, chance, prunes, off):
         yield now, RunEvaluated(cell=cell, trial=trial, val_loss=2.0, **at)
         has_lost = prunes and done in RUNGS and is_pruned(cell, done, loss)
         if done < N_EVALUATIONS and not has_lost:
-            heapq.heappush(heap, (now + step * chance.uniform(0.9, 1.1), order, done + 1, cell, trial))
+            heapq.heappush(
+                heap, (now + step * chance.uniform(0.9, 1.1), order, done + 1, cell, trial)
+            )
             continue
         state = RunState.PRUNED if has_lost else RunState.COMPLETE
         yield now, TrialEnded(cell=cell, trial=trial, ending=TrialEnding(state, 2.0), ended=now)

@@ -33,14 +33,19 @@ def loss_of(loaded, dataset):
     """Return the mean loss of a checkpoint's model on the evaluations of its run."""
     objective = make_objective(dataset.val, loaded.values)
     batches = [windows(each) for each in objective.evaluation(loaded.values.evaluated_tokens)]
-    losses = [cross_entropy(loaded.model.logits(batch[:, :-1]).mT, batch[:, 1:]).item() for batch in batches]
+    losses = [
+        cross_entropy(loaded.model.logits(batch[:, :-1]).mT, batch[:, 1:]).item()
+        for batch in batches
+    ]
     return sum(losses) / len(losses)
 
 
 def test_a_checkpoint_has_the_loss_of_the_curve(tiny, work, dataset):
     folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1), values={"max_iters": 25}))
     (run,) = folder.runs()
-    curve = {each.iteration: each.val_loss for each in run.points() if each.val_loss is not None}
+    curve = {
+        each.iteration: each.val_loss for each in run.points() if each.val_loss is not None
+    }
     loaded = open_run("tiny/all/0-0", folder.lab)
     loss = curve[loaded.facts["iteration"]]
     assert loaded.facts["val_loss"] == loss == min(curve.values())
@@ -53,19 +58,26 @@ def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work):
     curves = losses(folder)
     for trial in store.trials(store.cells[0]):
         pair = [dict(curves[f"all/{trial.number}/{seed}"]) for seed in (0, 5)]
-        means = {iteration: (pair[0][iteration] + pair[1][iteration]) / 2 for iteration in (0, 10, 20)}
+        means = {
+            iteration: (pair[0][iteration] + pair[1][iteration]) / 2
+            for iteration in (0, 10, 20)
+        }
         assert trial.intermediate_values == pytest.approx(means)
         assert trial.value == pytest.approx(min(means.values()))
         assert found[f"all/{trial.number}/0"].value == trial.value
         valued = [found[f"all/{trial.number}/{seed}"].valued_val_loss for seed in (0, 5)]
-        assert tuple(valued) in zip(*(each.values() for each in pair), strict=True), "of one iteration"
+        assert tuple(valued) in zip(*(each.values() for each in pair), strict=True), (
+            "of one iteration"
+        )
         assert sum(valued) / 2 == pytest.approx(trial.value)
 
 
 def test_pruned_trials_are_told_and_leave_their_place(tiny, work):
     pruner = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
     search = {"learning_rate": Choices((1e-6, 1e-2)), "weight_decay": Range(0.0, 0.1)}
-    folder, store, _ = work(tiny(pruner=pruner, search=search, budget=Budget(trials_per_cell=6)))
+    folder, store, _ = work(
+        tiny(pruner=pruner, search=search, budget=Budget(trials_per_cell=6))
+    )
     states = Counter(outcome.state for outcome in outcomes(folder).values())
     assert set(states) == {"pruned", "complete"}
     for trial in store.trials(store.cells[0]):
@@ -77,7 +89,12 @@ def test_pruned_trials_are_told_and_leave_their_place(tiny, work):
 def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, work):
     search = {"learning_rate": Choices((1e-3, 1e6)), "weight_decay": Range(0.0, 0.1)}
     folder, store, _ = work(
-        tiny(search=search, values={"grad_clip": None}, budget=Budget(trials_per_cell=6), seeds=[1, 2])
+        tiny(
+            search=search,
+            values={"grad_clip": None},
+            budget=Budget(trials_per_cell=6),
+            seeds=[1, 2],
+        )
     )
     for trial in store.trials(store.cells[0]):
         bad = trial.params["learning_rate"] > 1
@@ -103,7 +120,9 @@ def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, 
 
     monkeypatch.setattr(Stack, "step", step)
     search = {"learning_rate": Choices((1e-3, 1e-2))}
-    folder, store, _ = work(tiny(search=search, engine=Engine(stack=4), budget=Budget(trials_per_cell=3)))
+    folder, store, _ = work(
+        tiny(search=search, engine=Engine(stack=4), budget=Budget(trials_per_cell=3))
+    )
     for trial in store.trials(store.cells[0]):
         bad = trial.params["learning_rate"] > 5e-3
         assert trial.state == (TrialState.FAIL if bad else TrialState.COMPLETE)
@@ -127,17 +146,23 @@ def test_the_end_of_a_trial_that_its_metric_failed_is_told_by_the_next_worker(
     assert folder.run("all", 0, 0).read_end().state == "failed"
     _, again = opened(spec)
     Loop(again, dataset, folder, stopping=lambda: len(again.trials(again.cells[0])) > 9).run()
-    assert [trial.state for trial in again.trials(again.cells[0])] == [TrialState.FAIL] * 4, "and three more"
+    assert [trial.state for trial in again.trials(again.cells[0])] == [TrialState.FAIL] * 4, (
+        "and three more"
+    )
 
 
-def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands(tiny, opened, dataset):
+def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands(
+    tiny, opened, dataset
+):
     spec = tiny(seeds=[0, 1], budget=Budget(trials_per_cell=1))
     folder, store = opened(spec)
 
     def end_beside(event):
         """Write the end of the first seed's run, as the worker that held the trial before may."""
         if isinstance(event, RunEvaluated) and event.iteration == 10 and event.seed == 0:
-            ending = TrialEnding(RunState.PRUNED, 3.25, {0: RunState.PRUNED, 1: RunState.PRUNED})
+            ending = TrialEnding(
+                RunState.PRUNED, 3.25, {0: RunState.PRUNED, 1: RunState.PRUNED}
+            )
             end = RunEnd(state=RunState.PRUNED, value=3.25, iteration=10, ending=ending)
             folder.run("all", 0, 0).write_end(end)
 
@@ -175,7 +200,9 @@ def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opene
         _, worker = opened(spec)
         assert claim_one(worker).number == 0
         with store.storage.engine.begin() as connection:
-            connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
+            connection.exec_driver_sql(
+                "UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0"
+            )
     events = []
     Loop(store, dataset, folder, events.append).run()
     first = next(event for event in events if isinstance(event, TrialEnded))
@@ -193,14 +220,21 @@ def test_a_run_folder_survives_a_torn_line(tiny, work):
     again = CurvePoint(iteration=20, val_loss=9.9, **known)
     run.append([again, CurvePoint(iteration=30, val_loss=float("nan"), **known)])
     assert run.points() == [*before, CurvePoint(iteration=30, val_loss=None, **known)]
-    assert json.loads(path.read_bytes().splitlines()[-1]) == {"iteration": 30, "val_loss": None} | known
+    assert (
+        json.loads(path.read_bytes().splitlines()[-1])
+        == {"iteration": 30, "val_loss": None} | known
+    )
 
 
 @pytest.mark.slow
 def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset):
     found = []
     part = replace(dataset, train=limited(dataset.train, 5_000))
-    for name, limit, data in (("limited", 5_000, dataset), ("part", None, part), ("all", None, dataset)):
+    for name, limit, data in (
+        ("limited", 5_000, dataset),
+        ("part", None, part),
+        ("all", None, dataset),
+    ):
         folder, store = opened(tiny(name=name, values={"data_limit": limit}))
         Loop(store, data, folder).run()
         found.append(losses(folder))

@@ -46,13 +46,19 @@ def begin(folder, trial):
     runs = [folder.run("all", trial, seed) for seed in (0, 1)]
     for run in runs:
         place = {"cell": "all", "trial": trial, "seed": run.seed}
-        start = RunStart(key=run_key(*place.values()), **place, values=Hyperparameters(), started=1e9)
+        start = RunStart(
+            key=run_key(*place.values()), **place, values=Hyperparameters(), started=1e9
+        )
         run.write_start(start)
     return runs
 
 
 def evaluate(run, iteration):
-    point = {"iteration": iteration, "train_tokens": 64 * iteration, "wall_seconds": 0.1 * iteration}
+    point = {
+        "iteration": iteration,
+        "train_tokens": 64 * iteration,
+        "wall_seconds": 0.1 * iteration,
+    }
     run.append([CurvePoint(**point, val_loss=4.0 - 0.1 * iteration)])
     place = {"cell": run.cell, "trial": run.trial, "seed": run.seed}
     return RunEvaluated(**place, iteration=iteration, val_loss=4.0 - 0.1 * iteration)
@@ -105,7 +111,12 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(folder,
     wait_until(lambda: len(states(seen)) == 4)
     end(going_on)  # by a worker that dies before it can say so
     shipped.finish()
-    assert states(seen) == {(0, 0): "complete", (0, 1): "complete", (1, 0): "complete", (1, 1): "running"}
+    assert states(seen) == {
+        (0, 0): "complete",
+        (0, 1): "complete",
+        (1, 0): "complete",
+        (1, 1): "running",
+    }
 
 
 def test_a_damaged_record_is_said(folder, tracker):
@@ -148,7 +159,9 @@ def test_a_worker_writes_what_it_uses(gpu, folder, monkeypatch):
 
     def has_computed():
         used = [json.loads(line) for line in GrowingFile(file).new_lines().splitlines()]
-        assert all(each.keys() == names and each["memory_usage_megabytes"] > 10 for each in used)
+        assert all(
+            each.keys() == names and each["memory_usage_megabytes"] > 10 for each in used
+        )
         return any(each["cpu_utilization_percentage"] > 0 for each in used)
 
     wait_until(has_computed)

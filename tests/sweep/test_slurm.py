@@ -66,7 +66,9 @@ def run(cluster, server, tmp_path, monkeypatch):
 
     def run(*words, code=0, lab=tmp_path / "lab"):
         command = [sys.executable, "-m", "sweeplab", *words, "--lab", str(lab)]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+        ended = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=900
+        )
         logs = "".join(log.read_text() for log in lab.glob("studies/*/worker-*.log"))
         assert ended.returncode == code, ended.stdout + ended.stderr + logs
         return ended.stdout + ended.stderr
@@ -79,7 +81,9 @@ def curves(lab):
     found = {}
     for each in StudyFolder(lab, "jobs").runs():
         start, end = each.read_start(), each.read_end()
-        points = [(point.iteration, point.train_loss, point.val_loss) for point in each.points()]
+        points = [
+            (point.iteration, point.train_loss, point.val_loss) for point in each.points()
+        ]
         found[f"{start.cell} {start.sampled}"] = points, str(end.state), end.value
     return found
 
@@ -88,7 +92,9 @@ def test_no_shell_of_a_job_reads_a_name(run, tmp_path):
     place = strangers.hostile_place(tmp_path, STUDY)
     words = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", "engine.workers=1")
     run("study", "run", str(place.file), *words, lab=place.lab)
-    detached = run("study", "run", str(place.file), *words, "--detach", "--name=e-e", lab=place.lab)
+    detached = run(
+        "study", "run", str(place.file), *words, "--detach", "--name=e-e", lab=place.lab
+    )
     assert "process " in detached
     while not any(each.read_end() for each in StudyFolder(place.lab, "e-e").runs()):
         time.sleep(0.5)
@@ -109,7 +115,9 @@ def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path
     assert not ran.exists(), ran.read_text()
 
 
-def test_a_detached_study_needs_a_storage_for_several_machines(run, cluster, tmp_path, monkeypatch):
+def test_a_detached_study_needs_a_storage_for_several_machines(
+    run, cluster, tmp_path, monkeypatch
+):
     monkeypatch.delenv("SWEEPLAB_STORAGE")
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)  # another account may enter, as root's server does
@@ -120,7 +128,15 @@ def test_a_detached_study_needs_a_storage_for_several_machines(run, cluster, tmp
             words = ["study", "run", "jobs.yaml", *more]
             refused = run(*words, lab=lab, code=2)
             cure = shlex.split(refused.partition("at most: ")[2].partition(", on a machine")[0])
-            assert cure == ["sweeplab", "storage", "start", "--lab", str(lab), "--host", "0.0.0.0"]
+            assert cure == [
+                "sweeplab",
+                "storage",
+                "start",
+                "--lab",
+                str(lab),
+                "--host",
+                "0.0.0.0",
+            ]
             run(*cure[1:3], *cure[5:], lab=lab)
             run(*words, "--detach", lab=lab)
             wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
@@ -133,7 +149,14 @@ def test_a_detached_study_needs_a_storage_for_several_machines(run, cluster, tmp
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a node")
 def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(run, cluster, tmp_path):
-    hide = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(tmp_path))
+    hide = (
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        'mount -t tmpfs none "$0" && exec "$@"',
+        str(tmp_path),
+    )
     cluster.ask("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=not now")
     cluster.kill_node("n2")
     cluster.start_node("n2", *hide)
@@ -173,7 +196,10 @@ def test_what_cannot_be_is_said_in_one_line(run, cluster, tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setenv("SWEEPLAB_STORAGE", "postgresql://nobody@127.0.0.1:9/db")
         assert "127.0.0.1:9/db does not answer: " in refused()
-    login, configuration = "such as its login node, or --engine local\n", cluster.folder / "slurm.conf"
+    login, configuration = (
+        "such as its login node, or --engine local\n",
+        cluster.folder / "slurm.conf",
+    )
     silent = tmp_path / "slurm.conf"
     unheard = ("SlurmctldPort=", "MessageTimeout=1\nSlurmctldPort=9#")
     silent.write_text(configuration.read_text().replace(*unheard))
@@ -182,7 +208,9 @@ def test_what_cannot_be_is_said_in_one_line(run, cluster, tmp_path, monkeypatch)
             patch.setenv("SLURM_CONF", named) if named else patch.delenv("SLURM_CONF")
             if named or not Path("/etc/slurm/slurm.conf").exists():
                 said = refused()
-                assert said.startswith("error: the engine slurm: no Slurm cluster answers here: ")
+                assert said.startswith(
+                    "error: the engine slurm: no Slurm cluster answers here: "
+                )
                 assert said.endswith(login)
     assert not [*tmp_path.glob("lab/studies/*")]
     with monkeypatch.context() as patch:
@@ -205,7 +233,9 @@ def test_a_detached_study_is_seen_and_stopped(run, cluster, tmp_path):
     wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
     assert all([*run.path.glob("state-*.safetensors")] for run in folder.runs())
     by_page = "import sys, sweeplab.report.live as live; print(live.give(live.find_study(None, 'jobs'), 'resume', {}))"
-    resumed = subprocess.run([sys.executable, "-c", by_page], cwd=tmp_path, capture_output=True, text=True)
+    resumed = subprocess.run(
+        [sys.executable, "-c", by_page], cwd=tmp_path, capture_output=True, text=True
+    )
     assert "jobs is run by process " in resumed.stdout, resumed.stderr
     wait(lambda: any(each.state == "running" for each in folder.workers))
     run("study", "stop", "jobs")

@@ -50,32 +50,50 @@ def opened_run(run):
 
 
 @pytest.mark.slow
-def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(tiny, opened, dataset, tmp_path):
+def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(
+    tiny, opened, dataset, tmp_path
+):
     random = np.random.default_rng(0)
-    poison = random.integers(0, dataset.tokenizer.vocab_size, len(dataset.test)).astype(np.uint16)
+    poison = random.integers(0, dataset.tokenizer.vocab_size, len(dataset.test)).astype(
+        np.uint16
+    )
     dataset = replace(dataset, train=dataset.train[:20_000])
     poisoned = replace(dataset, test=poison)
     pruner = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
     search = {"learning_rate": Choices((1e-6, 1e-2, 2e-2))}
     found = []
     for name, data in (("clean", dataset), ("poisoned", poisoned)):
-        spec = tiny(name=name, pruner=pruner, search=search, seeds=[0, 1], budget=Budget(trials_per_cell=5))
+        spec = tiny(
+            name=name,
+            pruner=pruner,
+            search=search,
+            seeds=[0, 1],
+            budget=Budget(trials_per_cell=5),
+        )
         folder = train(spec, opened, data)
         values = next(folder.runs()).read_start().values
         found.append((numbers(folder), find_baseline(data, values, tmp_path / name)))
     assert found[0] == found[1]
     assert len(found[0][0]) >= 2
     run = opened_run(next(run for run in folder.runs() if (run.path / "best").exists()))
-    clean, bad = (scored(run, data, "test", whole=True)["test_loss"] for data in (dataset, poisoned))
+    clean, bad = (
+        scored(run, data, "test", whole=True)["test_loss"] for data in (dataset, poisoned)
+    )
     assert bad > clean + 0.1, "who asks for the test split gets it"
     swapped, clean = (
-        replace(each, val=each.test, token_digest=name) for name, each in (("p", poisoned), ("c", dataset))
+        replace(each, val=each.test, token_digest=name)
+        for name, each in (("p", poisoned), ("c", dataset))
     )
-    assert find_baseline(swapped, run.values, tmp_path).loss > find_baseline(clean, run.values, tmp_path).loss
+    assert (
+        find_baseline(swapped, run.values, tmp_path).loss
+        > find_baseline(clean, run.values, tmp_path).loss
+    )
 
 
 @pytest.mark.parametrize("at", ["best", "final"])
-def test_the_chosen_trial_is_evaluated_on_the_whole_split_when_all_have_ended(at, tiny, opened, dataset):
+def test_the_chosen_trial_is_evaluated_on_the_whole_split_when_all_have_ended(
+    at, tiny, opened, dataset
+):
     spec = tiny(
         objective=ObjectiveSpec(at=at), budget=Budget(trials_per_cell=3), seeds=[0, 1],
         search={"learning_rate": Choices((1e-4, 1e-2, 0.3))},

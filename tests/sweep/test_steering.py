@@ -44,8 +44,16 @@ def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept):
     claim = claim_one(store)
     assert (claim.cell.key, claim.number) == ("n_embd=24", 0)
     assert claim.sampled == {"learning_rate": 1e-3, "betas": (0.9, 0.99), "n_head": 3}
-    assert claim.enqueued == {"learning_rate": 1e-3, "betas": [0.9, 0.99], "n_embd": 24, "n_head": 3}
-    assert enqueue(folder, ["learning_rate=2e-3"]).trials == [("n_embd=16", 0), ("n_embd=24", 1)]
+    assert claim.enqueued == {
+        "learning_rate": 1e-3,
+        "betas": [0.9, 0.99],
+        "n_embd": 24,
+        "n_head": 3,
+    }
+    assert enqueue(folder, ["learning_rate=2e-3"]).trials == [
+        ("n_embd=16", 0),
+        ("n_embd=24", 1),
+    ]
     claims = [claim_one(store), claim_one(store)]
     assert [each.sampled["learning_rate"] for each in claims] == [2e-3, 2e-3]
     assert claim_one(store).enqueued is None, "then the sampler proposes"
@@ -83,7 +91,9 @@ def test_left_to_the_sampler_is_drawn_until_the_constraints_are_met(tiny, kept):
     claim = claim_one(store)
     assert claim.sampled["learning_rate"] == 1e-3 and claim.sampled["weight_decay"] > 0.8
     assert claim.enqueued and not claim_one(store).enqueued
-    with pytest.raises(BadInput, match="no trial of cell all with these values meets 'weight_decay"):
+    with pytest.raises(
+        BadInput, match="no trial of cell all with these values meets 'weight_decay"
+    ):
         enqueue(folder, ["weight_decay=0.5"])
 
 
@@ -114,7 +124,9 @@ def test_which_trial_is_meant(tiny, kept):
     folder, store = kept(tiny(grid={"n_embd": [16, 24]}))
     for _ in range(2):
         claim_one(store)
-    with pytest.raises(BadInput, match="2 cells of study tiny have a trial 0; name one with --cell"):
+    with pytest.raises(
+        BadInput, match="2 cells of study tiny have a trial 0; name one with --cell"
+    ):
         stop_trial(folder, 0)
     with pytest.raises(
         BadInput, match="has no cell 'n_embd=25'; allowed: n_embd=16, n_embd=24; did you mean"

@@ -37,7 +37,9 @@ class TestOptunasContract(StorageTestCase):
         with pytest.raises(KeyError), storage.transaction():
             storage.create_new_trial(studies[0])
             raise KeyError
-        assert storage.get_n_trials(studies[0]) == (2 if isinstance(storage, PublicStorage) else 1)
+        assert storage.get_n_trials(studies[0]) == (
+            2 if isinstance(storage, PublicStorage) else 1
+        )
         with storage.transaction():
             for each in studies:
                 storage.set_study_system_attr(each, str(each), each)
@@ -53,7 +55,9 @@ class TestOptunasContract(StorageTestCase):
             "intermediate_values": {1: 2.0, 3: -math.inf},
             "user_attrs": {"u": 1},
         }
-        template = create_trial(params={"x": 0.5}, distributions=known, system_attrs={"s": [2]}, **ended)
+        template = create_trial(
+            params={"x": 0.5}, distributions=known, system_attrs={"s": [2]}, **ended
+        )
         storage.create_new_trial(study_id, template)
         other = type(storage)(str(storage.engine.url))
         assert other.get_all_trials(study_id) == storage.get_all_trials(study_id)

@@ -88,7 +88,10 @@ def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened):
 
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset):
-    search = {"learning_rate": Range(3e-4, 1e-2, log=True), "activation": Choices(("gelu", "relu"))}
+    search = {
+        "learning_rate": Range(3e-4, 1e-2, log=True),
+        "activation": Choices(("gelu", "relu")),
+    }
     spec, drawn = tiny(budget=Budget(trials_per_cell=14), search=search), []
     for place in ("one", "two"):
         store = Store.create(spec, dataset.sizes, f"sqlite:///{tmp_path / place}.db")
@@ -159,21 +162,28 @@ def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, 
 
 
 @pytest.mark.parametrize(
-    ("time", "seeds", "first"), [(None, 0, "n_embd=16"), (60.0, 0, "n_embd=8"), (None, 9, "n_embd=8")]
+    ("time", "seeds", "first"),
+    [(None, 0, "n_embd=16"), (60.0, 0, "n_embd=8"), (None, 9, "n_embd=8")],
 )
 def test_the_longest_cells_come_first_unless_time_is_short(time, seeds, first, tiny, opened):
     more = [ConditionalSeed(seed=seed, when="n_embd == 8") for seed in range(1, 1 + seeds)]
-    spec = tiny(grid={"n_embd": [8, 16]}, seeds=[0, *more], budget=Budget(trials_per_cell=2, time=time))
+    spec = tiny(
+        grid={"n_embd": [8, 16]}, seeds=[0, *more], budget=Budget(trials_per_cell=2, time=time)
+    )
     _, store = opened(spec)
     assert claim_one(store).cell.key == first
     assert claim_one(store, lambda cell: cell.key == first)
     store.study(next(cell for cell in store.cells if cell.key == first)).enqueue_trial(
         {"learning_rate": 1e-3}
     )
-    assert claim_one(store, lambda cell: cell.key == first), "one more than the cell has room for"
+    assert claim_one(store, lambda cell: cell.key == first), (
+        "one more than the cell has room for"
+    )
     store.n_workers = 2
     assert store.share_left() == len(store.claim_many(4)) == 1, "half of what is left"
-    assert claim_one(store) and not claim_one(store), "nothing more in a cell that has one too many"
+    assert claim_one(store) and not claim_one(store), (
+        "nothing more in a cell that has one too many"
+    )
 
 
 @pytest.mark.slow
@@ -195,19 +205,25 @@ def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_
 
     mine = Owner.of_this_process()
     assert Owner.read(str(mine)) == mine and not is_dead(mine, is_over=False)
-    gone = replace(mine, pid=next(each for each in range(40_000, 50_000) if not psutil.pid_exists(each)))
+    gone = replace(
+        mine, pid=next(each for each in range(40_000, 50_000) if not psutil.pid_exists(each))
+    )
     assert is_dead(gone, is_over=False)
     # What is no process here may be one there: on another machine, after a boot, in another container.
     for there in ({"host": "elsewhere"}, {"boot": "another"}, {"pid_namespace": "pid:[1]"}):
         assert not is_dead(replace(gone, **there), is_over=False)
         assert is_dead(replace(gone, **there), is_over=True)
-    assert is_dead(mine, is_over=True), "a process that was stopped can write nothing when it wakes up"
+    assert is_dead(mine, is_over=True), (
+        "a process that was stopped can write nothing when it wakes up"
+    )
     assert is_dead(replace(Owner.nobody(), host="elsewhere"), is_over=False)
     with subprocess.Popen(["true"]) as ended:
         process = psutil.Process(ended.pid)
         while process.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
-        assert is_dead(replace(mine, pid=ended.pid), is_over=False), "nobody has asked how it ended"
+        assert is_dead(replace(mine, pid=ended.pid), is_over=False), (
+            "nobody has asked how it ended"
+        )
 
 
 def test_a_lease_is_its_owner_s_at_one_attempt_and_lasts_by_the_database_s_clock(tiny, opened):
@@ -228,9 +244,14 @@ def test_a_lease_is_its_owner_s_at_one_attempt_and_lasts_by_the_database_s_clock
     for attempt in (1, 2):
         with store.storage.engine.begin() as connection:
             lease = mine.all(connection)[trial]
-            expires = connection.exec_driver_sql("SELECT expires FROM sweeplab_lease").scalar_one()
+            expires = connection.exec_driver_sql(
+                "SELECT expires FROM sweeplab_lease"
+            ).scalar_one()
             assert began + 14.9 < expires < time.time() + 15.1 and not lease.is_over
-            assert lease.attempt == attempt and its.take_over(connection, trial, lease) == attempt + 1
+            assert (
+                lease.attempt == attempt
+                and its.take_over(connection, trial, lease) == attempt + 1
+            )
     for table in TABLES.tables.values():
         row = dict.fromkeys(table.columns.keys(), 9)
         for rows in ([row, row], *([row | {name: None}] for name in list(row)[1:])):
@@ -282,7 +303,9 @@ def test_a_report_is_judged_once_and_an_end_that_was_told_stands(tiny, opened):
     claim = claim_one(store)
     reports = [Report(claim, 0, 3.0), Report(claim, 10, 4.0)]
     behind = [store.report_many([each]).behind for each in reports * 2]
-    assert behind == [set(), {claim.trial_id}] * 2, "what repeats the first is not judged by the last"
+    assert behind == [set(), {claim.trial_id}] * 2, (
+        "what repeats the first is not judged by the last"
+    )
     for _ in range(2):  # as where the answer was lost
         store.finish(claim, "pruned", None, {"train_flops": 2.0})
     with pytest.raises(LeaseLost):
@@ -290,12 +313,16 @@ def test_a_report_is_judged_once_and_an_end_that_was_told_stands(tiny, opened):
 
 
 def test_what_a_person_leaves_open_is_drawn_until_it_meets_the_rules(tiny, opened):
-    _, store = opened(tiny(search={"learning_rate": Range(3e-4, 1e-2), "n_head": Choices((2, 3))}))
+    _, store = opened(
+        tiny(search={"learning_rate": Range(3e-4, 1e-2), "n_head": Choices((2, 3))})
+    )
     asked = {"learning_rate": 1e-3}
     for _ in range(4):
         store.study(store.cells[0]).enqueue_trial(asked, {ENQUEUED: asked})
     claims = store.claim_many(4)
-    assert [(claim.sampled, claim.enqueued) for claim in claims] == [(asked | {"n_head": 2}, asked)] * 4
+    assert [(claim.sampled, claim.enqueued) for claim in claims] == [
+        (asked | {"n_head": 2}, asked)
+    ] * 4
     assert store.n_held() == 4
 
 
@@ -324,7 +351,9 @@ def test_an_outage_is_waited_for_ever_longer_and_its_length_is_said(monkeypatch)
 
     assert Availability("tiny", OUTAGE_SECONDS, said.append).retry(call) == "answer"
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
-    assert said[0].endswith("retries for 10m") and said[1].endswith("after 16s") and len(said) == 2
+    assert (
+        said[0].endswith("retries for 10m") and said[1].endswith("after 16s") and len(said) == 2
+    )
     waits.clear()
     failures = repeat(True, 50)
     for availability in (
@@ -337,7 +366,9 @@ def test_an_outage_is_waited_for_ever_longer_and_its_length_is_said(monkeypatch)
     assert len(waits) == 6 + 2 and len(said) == 2
 
 
-def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny, opened, monkeypatch):
+def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(
+    tiny, opened, monkeypatch
+):
     _, store = opened(tiny())
     said = []
     store.availability.limit, store.availability.say = 60.0, said.append
@@ -353,7 +384,9 @@ def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny
 
 # ------------------------------------------------------------------ promotion
 
-PROMOTING = Pruner(type="asha", options={"min_resource": 10, "reduction_factor": 2, "promote": True})
+PROMOTING = Pruner(
+    type="asha", options={"min_resource": 10, "reduction_factor": 2, "promote": True}
+)
 HOUR = Budget(trials_per_cell=2, time=3600.0)
 
 
@@ -366,15 +399,22 @@ def test_the_best_pruned_trial_of_the_cell_with_the_fewest_promoted_continues(ti
     budget = Budget(trials_per_cell=3, time=3600.0)
     _, store = opened(tiny(grid={"n_embd": [16, 32]}, pruner=PROMOTING, budget=budget))
     claims = [claim_one(store) for _ in range(6)]
-    values = dict(zip([claim.trial_id for claim in claims], (4.0, 3.0, 5.0, 8.0, 7.0, 6.0), strict=True))
+    values = dict(
+        zip([claim.trial_id for claim in claims], (4.0, 3.0, 5.0, 8.0, 7.0, 6.0), strict=True)
+    )
     for claim in claims[:5]:
         prune(store, claim, values[claim.trial_id])
     assert claim_one(store) is None and store.awaits_results, "one has not ended"
     prune(store, claims[5], 6.0)
-    best = {cell.key: sorted(values[c.trial_id] for c in claims if c.cell == cell) for cell in store.cells}
+    best = {
+        cell.key: sorted(values[c.trial_id] for c in claims if c.cell == cell)
+        for cell in store.cells
+    }
     one, two = claim_one(store), claim_one(store)
     assert [one.cell, two.cell] == store.cells, "one of each cell, though the first trains"
-    assert [values[each.trial_id] for each in (one, two)] == [best[each.cell.key][0] for each in (one, two)]
+    assert [values[each.trial_id] for each in (one, two)] == [
+        best[each.cell.key][0] for each in (one, two)
+    ]
     assert (one.promoted, one.reported) == (10, {10}) and one.sampled, "it keeps what it was"
     store.finish(one, "complete", 3.0, {"train_flops": 1.0})
     store.requeue([two])
@@ -400,7 +440,9 @@ def test_of_two_who_promote_a_trial_at_once_one_does_and_both_know_it(tiny, open
             done.append(store.promote(connection, store.cells[0], trial))
     assert done == [True, False]
     for store in stores:
-        assert [trial.state for trial in store.trials(store.cells[0])] == [TrialState.RUNNING] * 2
+        assert [trial.state for trial in store.trials(store.cells[0])] == [
+            TrialState.RUNNING
+        ] * 2
         assert store.trials(store.cells[0])[1].intermediate_values == {10: 4.0}
 
 
@@ -417,7 +459,9 @@ def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(ti
     assert (promoted.trial_id, promoted.promoted) == (first.trial_id, 10)
 
 
-@pytest.mark.parametrize("budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 2.0}])
+@pytest.mark.parametrize(
+    "budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 2.0}]
+)
 def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, opened):
     _, store = opened(tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1)))
     claim = claim_one(store)
@@ -522,7 +566,8 @@ def test_four_processes_share_sixty_trials_each_exactly_once(storage_url, tiny, 
     workers = [subprocess.Popen(command, **pipes) for _ in range(4)]
     for worker in workers:
         assert worker.stdout.readline() == "ready\n"
-    for worker in workers:  # go on together, each with a trial: one alone is done before another has begun
+    # Go on together, each with a trial: one alone is done before another has begun.
+    for worker in workers:
         worker.stdin.write("go\n")
         worker.stdin.flush()
     shares = [json.loads(worker.communicate()[0]) for worker in workers]

@@ -55,7 +55,10 @@ def test_a_worker_that_is_killed_again_and_again_is_given_up(tiny, opened):
     while len(pool):
         engine.kill()
         pool.listen(stopping=False)
-    assert "5 workers in a row died the same way; worker 0 ended with code -9: " in pool.failures[0]
+    assert (
+        "5 workers in a row died the same way; worker 0 ended with code -9: "
+        in pool.failures[0]
+    )
 
 
 @pytest.mark.slow
@@ -64,4 +67,6 @@ def test_without_tracking_no_trial_begins(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(BadInput, match="set another track"):
         run_study(tiny(track=Track(uri="http://127.0.0.1:9")), tmp_path / "lab")
-    assert not [*(tmp_path / "lab" / "studies").iterdir()], "a study that is refused leaves nothing"
+    assert not [*(tmp_path / "lab" / "studies").iterdir()], (
+        "a study that is refused leaves nothing"
+    )

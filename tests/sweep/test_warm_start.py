@@ -45,7 +45,9 @@ def warm(opened, dataset):
 def elsewhere(tiny, dataset, monkeypatch):
     """Return a function that says what a study has whose trials would fit, but for changed values of each; its name."""
     studies = {}
-    monkeypatch.setattr(warm_start, "_finished_trials", lambda spec, lab, name, data: studies[name])
+    monkeypatch.setattr(
+        warm_start, "_finished_trials", lambda spec, lab, name, data: studies[name]
+    )
 
     def make(*trials, name="other"):
         space = spaces_of(tiny(), cells(tiny(), dataset.sizes)[0], dataset.sizes)[0]
@@ -53,7 +55,9 @@ def elsewhere(tiny, dataset, monkeypatch):
         for number, (changed, value, *ended) in enumerate(trials):
             outcome, iteration = ended or ("complete", 20)
             values = space.typical.replace(device="cpu", dtype="float32").as_dict() | changed
-            studies[name].append(FinishedTrial(f"all/{number}", values, outcome, value, iteration))
+            studies[name].append(
+                FinishedTrial(f"all/{number}", values, outcome, value, iteration)
+            )
         return name
 
     return make
@@ -75,14 +79,18 @@ def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, w
     spec = tiny(grid={"n_embd": [32, 64]}, warm_start=["other"])
     _, new, (source,) = warm(spec)
     assert len(source.fitting) == 3
-    assert source.refused == ["3 (n_embd=16/0, n_embd=16/1, n_embd=16/2): no cell has n_embd=16"]
+    assert source.refused == [
+        "3 (n_embd=16/0, n_embd=16/1, n_embd=16/2): no cell has n_embd=16"
+    ]
     theirs = {trial.value: trial.params for trial in store.trials(store.cells[1])}
     assert {trial.value: trial.params for trial in known(new)} == theirs
     places = [trial.user_attrs[WARM_START]["place"] for trial in known(new)]
     assert places == [f"n_embd=32/{number}" for number in range(3)]
     assert [(each.counted, each.running) for each in new.counts()] == [(0, 0)] * 2
     claims = [claim_one(new, lambda cell: cell.index == 0) for _ in range(5)]
-    assert [claim and claim.number for claim in claims] == [3, 4, 5, 6, None], "its budget is its own trials'"
+    assert [claim and claim.number for claim in claims] == [3, 4, 5, 6, None], (
+        "its budget is its own trials'"
+    )
     new.finish(claims[0], "complete", 99.0, {})
     assert new.counts()[0].counted == 1
 
@@ -126,12 +134,16 @@ def test_a_sampler_learns_from_them(tiny, warm, elsewhere):
 )
 def test_pruners_do_not_judge_by_them(pruner, tiny, warm, elsewhere):
     states = ["complete", "pruned"] * 6
-    trials = [({"learning_rate": (k + 4) * 1e-4}, 1.0, state, 20) for k, state in enumerate(states)]
+    trials = [
+        ({"learning_rate": (k + 4) * 1e-4}, 1.0, state, 20) for k, state in enumerate(states)
+    ]
     _, store, _ = warm(tiny(pruner=pruner, warm_start=[elsewhere(*trials)]))
     pruned = [trial for trial in known(store) if trial.state == TrialState.PRUNED]
     assert [trial.intermediate_values for trial in pruned] == [{20: 1.0}] * 6
     claim = claim_one(store)
-    assert not any(store.report_many([Report(claim, iteration, 5.0)]).behind for iteration in (0, 10, 20))
+    assert not any(
+        store.report_many([Report(claim, iteration, 5.0)]).behind for iteration in (0, 10, 20)
+    )
 
 
 FITS = [
@@ -140,7 +152,10 @@ FITS = [
     ([({}, 2.0, "failed", 20)], "all/0: not finished (state failed)"),
     ([({"dtype": "bfloat16"}, 2.0)], 'all/0: dtype is "bfloat16" there and "float32" here'),
     ([({"betas": (0.9, 0.99)}, 2.0)], "all/0: betas is [0.9, 0.99] there and [0.9, 0.95]"),
-    ([({"dropout": 0.0}, 2.0), ({"dropout": 0.1}, 2.5)], "all/1: dropout is 0.1 there and 0.0 here"),
+    (
+        [({"dropout": 0.0}, 2.0), ({"dropout": 0.1}, 2.5)],
+        "all/1: dropout is 0.1 there and 0.0 here",
+    ),
     ([({"warmup_iters": 3}, 2.0)], "all/0: warmup_iters is 3 there and 2 here"),
 ]
 
@@ -159,14 +174,23 @@ def test_trials_that_do_not_fit_say_why(trials, reason, tiny, warm, elsewhere):
 
 
 def test_conditions_and_derived_values_are_followed(tiny, warm, elsewhere):
-    fixed = {name: each for name, each in tiny().fixed.items() if name not in ("n_head", "warmup_iters")}
+    fixed = {
+        name: each
+        for name, each in tiny().fixed.items()
+        if name not in ("n_head", "warmup_iters")
+    }
     search = {
         "lr_decay": Choices((True, False)),
         "min_lr": Range(1e-6, 1e-4, log=True, when=Expression("lr_decay")),
         "n_head": Choices((1, 2, 4)),
         "warmup_iters": Derived(Expression("max_iters // 10")),
     }
-    found = ((True, 1e-5, 2, 2.0), (False, 1e-5, 4, 2.1), (False, 1e-5, 3, 2.2), (False, 1e-6, 4, 2.3))
+    found = (
+        (True, 1e-5, 2, 2.0),
+        (False, 1e-5, 4, 2.1),
+        (False, 1e-5, 3, 2.2),
+        (False, 1e-6, 4, 2.3),
+    )
     trials = []
     for decays, lowest, n_head, loss in found:
         changed = {"lr_decay": decays, "min_lr": lowest, "n_head": n_head, "n_kv_head": n_head}
@@ -183,7 +207,8 @@ def test_conditions_and_derived_values_are_followed(tiny, warm, elsewhere):
 
 
 @pytest.mark.parametrize(
-    ("source", "said"), [("tiny", "a study cannot start from itself"), ("nowhere", "no study 'nowhere' in ")]
+    ("source", "said"),
+    [("tiny", "a study cannot start from itself"), ("nowhere", "no study 'nowhere' in ")],
 )
 def test_what_is_no_source(source, said, tiny, tmp_path):
     with pytest.raises(BadInput) as error:
@@ -201,5 +226,7 @@ def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset):
         make_plan(tiny(warm_start=["other"]), folder.lab)
     write_study(other, folder, described)
     final = tiny(warm_start=["other"], objective={"at": "final"})
-    with pytest.raises(BadInput, match="values trials by val_loss, best, this study by val_loss, final"):
+    with pytest.raises(
+        BadInput, match="values trials by val_loss, best, this study by val_loss, final"
+    ):
         make_plan(final, folder.lab)

@@ -15,7 +15,13 @@ import pytest
 from sweeplab.hyperparameters import defaults
 
 STARTED = 1_700_000_000.25
-VALUES = defaults() | {"batch_size": 4, "block_size": 16, "vocab_size": 65, "device": "cpu", "compile": False}
+VALUES = defaults() | {
+    "batch_size": 4,
+    "block_size": 16,
+    "vocab_size": 65,
+    "device": "cpu",
+    "compile": False,
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,7 +37,11 @@ def lab(tmp_path_factory):
 
 
 def point(iteration, **metrics):
-    return {"iteration": iteration, "train_tokens": 64 * iteration, "wall_seconds": 0.5 * iteration} | metrics
+    return {
+        "iteration": iteration,
+        "train_tokens": 64 * iteration,
+        "wall_seconds": 0.5 * iteration,
+    } | metrics
 
 
 def training(iteration):
@@ -45,7 +55,11 @@ def evaluation(iteration):
 
 def lines(*iterations):
     """Return the lines of a run: every iteration evaluated, and after the first also a training point."""
-    return [line for each in iterations for line in ([training(each)] if each else []) + [evaluation(each)]]
+    return [
+        line
+        for each in iterations
+        for line in ([training(each)] if each else []) + [evaluation(each)]
+    ]
 
 
 def append(folder, points, torn=""):
@@ -55,7 +69,12 @@ def append(folder, points, torn=""):
 
 
 def end(folder, state="complete", iteration=30, **rest):
-    known = {"best_val_loss": 3.8, "final_val_loss": 3.8, "train_tokens": 64 * iteration, "train_flops": 1e9}
+    known = {
+        "best_val_loss": 3.8,
+        "final_val_loss": 3.8,
+        "train_tokens": 64 * iteration,
+        "train_flops": 1e9,
+    }
     summary = {
         "state": state,
         "iteration": iteration,

@@ -12,7 +12,9 @@ from sweeplab.tracking.environment import DIFF_BYTES, changes, environment, git
 
 def in_repository(folder, *command):
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    done = subprocess.run(["git", "-C", folder, *who, *command], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "-C", folder, *who, *command], check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 
@@ -89,8 +91,12 @@ def test_git_says_commit_and_dirtiness(tmp_path):
     ],
 )
 def test_nothing_that_git_is_configured_to_run_is_run(keys, repository, program, tmp_path):
-    filters = [key.partition(".")[2].rpartition(".")[0] for key in keys if key.startswith("filter.")]
-    (repository / ".gitattributes").write_text(f"*.yaml filter={[*filters, 'own'][0]} diff=own\n")
+    filters = [
+        key.partition(".")[2].rpartition(".")[0] for key in keys if key.startswith("filter.")
+    ]
+    (repository / ".gitattributes").write_text(
+        f"*.yaml filter={[*filters, 'own'][0]} diff=own\n"
+    )
     in_repository(repository, "add", ".")
     in_repository(repository, "commit", "--quiet", "--message", "second")
     hooks = tmp_path / "hooks"
@@ -130,5 +136,7 @@ def test_without_git(tmp_path, monkeypatch):
 def test_it_imports_neither_torch_nor_mlflow():
     code = "import sys; from sweeplab.tracking.environment import environment; environment(); "
     code += "import sweeplab.tracking.mlflow; print({'torch', 'mlflow', 'pandas'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
     assert done.stdout.strip() == "set()"

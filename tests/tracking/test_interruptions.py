@@ -67,7 +67,9 @@ def begin(folder, key, writer):
 
 def go_on(folder, writer):
     """Go on from the checkpoint of iteration 10, with other times and speeds, to the end."""
-    again = [line | {"wall_seconds": 90.0 + line["iteration"]} for line in writer.lines(20, 30, 40)]
+    again = [
+        line | {"wall_seconds": 90.0 + line["iteration"]} for line in writer.lines(20, 30, 40)
+    ]
     writer.append(folder, again)
     (folder / "best").mkdir()
     for name in ("model.json", "model.safetensors"):
@@ -80,7 +82,10 @@ def assert_shipped_once(lab, study, n_runs):
     tracked = Tracked(lab, study)
     runs = tracked.runs()
     assert len(runs) == len({(run.cell, run.trial, run.seed) for run in runs}) == n_runs
-    expected = {"val_loss": [0, 10, 20, 30, 40], "val_loss_by_tokens": [0, 640, 1280, 1920, 2560]}
+    expected = {
+        "val_loss": [0, 10, 20, 30, 40],
+        "val_loss_by_tokens": [0, 640, 1280, 1920, 2560],
+    }
     expected |= {"train_loss": [10, 20, 30, 40], "tokens_per_second": [10, 20, 30, 40]}
     expected |= {"n_params": [0], "wall_seconds": [40], "best_val_loss": [40]}
     client = connect(lab, tracking_uri(lab))

@@ -29,7 +29,9 @@ def measures_of(path):
 
 def line(iteration, attempt):
     numbers = {"train_tokens": 8 * iteration, "wall_seconds": iteration + 100.0 * attempt}
-    losses = {"train_loss": attempt + 0.5} | ({"val_loss": attempt + 0.25} if iteration % 2 == 0 else {})
+    losses = {"train_loss": attempt + 0.5} | (
+        {"val_loss": attempt + 0.25} if iteration % 2 == 0 else {}
+    )
     return {"iteration": iteration} | numbers | losses
 
 
@@ -74,16 +76,24 @@ def test_each_point_once_however_it_is_written_and_read(file, data):
                 if name == "val_loss":
                     expected["val_loss_by_tokens", 8 * iteration] = (attempt + value, at_ms)
     assert found == expected
-    assert whole == [CurvePoint(**line(each, attempt)) for each, attempt in sorted(counts.items())]
+    assert whole == [
+        CurvePoint(**line(each, attempt)) for each, attempt in sorted(counts.items())
+    ]
 
 
 def test_what_a_folder_may_lack(tmp_path):
     run = measures_of(tmp_path)
     assert list(run.new_points()) == []
-    assert run.folder.checkpoint() is None and run.folder.read_end() is None and not run.folder.points()
+    assert (
+        run.folder.checkpoint() is None
+        and run.folder.read_end() is None
+        and not run.folder.points()
+    )
     facts = {each.name: each.value for each in run.facts()}
     assert facts == {"n_params": 7.0, "log10_n_params": pytest.approx(0.845098)}
-    failed = RunEnd(state=RunState.FAILED, value=None, ending=TrialEnding(RunState.FAILED, None))
+    failed = RunEnd(
+        state=RunState.FAILED, value=None, ending=TrialEnding(RunState.FAILED, None)
+    )
     assert {each.name: each.value for each in run.totals(failed)} == {
         "train_flops": 0,
         "wall_seconds": 0,
@@ -111,18 +121,37 @@ def test_a_language_model_s_run_has_a_dozen_numbers(tmp_path):
         best={"bits_per_byte": 1.5},
         ending=TrialEnding(RunState.COMPLETE, 2.0),
     )
-    sent = [*run.facts(), *(each for point in run.new_points() for each in point), *run.totals(end)]
+    sent = [
+        *run.facts(),
+        *(each for point in run.new_points() for each in point),
+        *run.totals(end),
+    ]
     names = {each.name for each in sent}
     assert (
-        len(names) == 12 and {"train_loss", "val_loss", "val_loss_by_tokens", "best_val_loss", "lr"} <= names
+        len(names) == 12
+        and {"train_loss", "val_loss", "val_loss_by_tokens", "best_val_loss", "lr"} <= names
     )
 
 
 def test_lines_that_are_no_points(tmp_path):
     good = json.dumps(line(3, 0))
-    bad = ["", "null", "[1]", '{"iteration": 1}', "\x00\x00", '"text"', "[" * 100_000, good[:20]]
+    bad = [
+        "",
+        "null",
+        "[1]",
+        '{"iteration": 1}',
+        "\x00\x00",
+        '"text"',
+        "[" * 100_000,
+        good[:20],
+    ]
     wrong = ({"iteration": None}, {"iteration": True}, {"iteration": 20.5}, {"iteration": -1})
-    wrong += ({"train_tokens": 10**30}, {"wall_seconds": "soon"}, {"val_loss": "low"}, {"val_loss": [4.0]})
+    wrong += (
+        {"train_tokens": 10**30},
+        {"wall_seconds": "soon"},
+        {"val_loss": "low"},
+        {"val_loss": [4.0]},
+    )
     bad += [json.dumps(line(4, 0) | each) for each in wrong]
     (tmp_path / "points.jsonl").write_text("\n".join([*bad, good, ""]))
     (point,) = measures_of(tmp_path).new_points()

@@ -26,7 +26,12 @@ DESCRIPTION = {
         "git": {"code": {"commit": "abc123", "dirty": True}, "study": None},
         "device": {"cpu": "a fast one", "gpus": []},
     },
-    "params": {"sampler": "tpe", "pruner": {"type": "asha"}, "trials_per_cell": 4, "constraints": "a | b"},
+    "params": {
+        "sampler": "tpe",
+        "pruner": {"type": "asha"},
+        "trials_per_cell": 4,
+        "constraints": "a | b",
+    },
     "note": "Nine cells of four trials.",
     "changes": {"study.diff": "-name: a\n+name: small\n"},
 }
@@ -62,7 +67,12 @@ def test_the_parent_describes_the_study(tracker, client, lab, tmp_path):
     assert experiment.name == parent.info.run_name == "test_the_parent_describes_the_study"
     assert experiment.artifact_location == (lab / "artifacts").as_uri()
     assert parent.info.status == "RUNNING"
-    params = {"sampler": "tpe", "pruner": '{"type": "asha"}', "trials_per_cell": "4", "constraints": "a | b"}
+    params = {
+        "sampler": "tpe",
+        "pruner": '{"type": "asha"}',
+        "trials_per_cell": "4",
+        "constraints": "a | b",
+    }
     assert parent.data.params == params
     expected = {"sweeplab.state": "running"}
     expected |= {
@@ -76,49 +86,81 @@ def test_the_parent_describes_the_study(tracker, client, lab, tmp_path):
     assert text(client, run_id, "study.yaml", tmp_path) == "name: small\n"
     assert text(client, run_id, "study.diff", tmp_path) == DESCRIPTION["changes"]["study.diff"]
     assert json.loads(text(client, run_id, "plan.json", tmp_path)) == {"cells": 9}
-    assert json.loads(text(client, run_id, "environment.json", tmp_path)) == DESCRIPTION["environment"]
+    assert (
+        json.loads(text(client, run_id, "environment.json", tmp_path))
+        == DESCRIPTION["environment"]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "status"),
-    [("complete", "FINISHED"), ("pruned", "FINISHED"), ("diverged", "FINISHED"), ("failed", "FAILED")],
+    [
+        ("complete", "FINISHED"),
+        ("pruned", "FINISHED"),
+        ("diverged", "FINISHED"),
+        ("failed", "FAILED"),
+    ],
 )
 def test_a_nested_run(state, status, lab, client, run_folder, tmp_path):
     tracker = MLflowTracker(lab, f"nested {state}")
     parent = tracker.open(DESCRIPTION)
-    tracker.ship(run_folder("n_embd=32/7/3", state, grid=["n_embd"], sampled={"learning_rate": 0.0123456}))
+    tracker.ship(
+        run_folder(
+            "n_embd=32/7/3", state, grid=["n_embd"], sampled={"learning_rate": 0.0123456}
+        )
+    )
     (run,) = nested(client, parent)
     assert run.info.run_name == "n_embd=32 #7 seed 3"
     assert (run.info.status, run.info.start_time) == (status, 1_700_000_000_250)
     assert run.info.end_time == run.info.start_time + 15_000
     tags = run.data.tags
     assert tags["sweeplab.key"] == f"nested {state}/n_embd=32/7/3"
-    assert (tags["sweeplab.cell"], tags["sweeplab.trial"], tags["sweeplab.seed"]) == ("n_embd=32", "7", "3")
-    assert (tags["sweeplab.state"], tags["sweeplab.searched"]) == (state, '{"learning_rate": 0.0123456}')
+    assert (tags["sweeplab.cell"], tags["sweeplab.trial"], tags["sweeplab.seed"]) == (
+        "n_embd=32",
+        "7",
+        "3",
+    )
+    assert (tags["sweeplab.state"], tags["sweeplab.searched"]) == (
+        state,
+        '{"learning_rate": 0.0123456}',
+    )
     assert run.data.params["learning_rate"] == "0.01235", "as much as a column shows"
     assert tags["mlflow.source.git.commit"] == "abc123"
     assert tags.get("sweeplab.error") == ("ValueError: no" if state == "failed" else None)
     assert text(client, run.info.run_id, "checkpoint/model.safetensors", tmp_path) == "weights"
     if state == "failed":
-        assert text(client, run.info.run_id, "error.txt", tmp_path) == "Traceback\nValueError: no"
+        assert (
+            text(client, run.info.run_id, "error.txt", tmp_path) == "Traceback\nValueError: no"
+        )
 
 
 def test_each_worker_has_a_series_which_goes_on_with_the_next_process(lab, client):
     parent = MLflowTracker(lab, "workers").open(DESCRIPTION)
-    place, begun = StudyFolder(lab, "workers").path / USE, client.get_run(parent).info.start_time / 1000
+    place, begun = (
+        StudyFolder(lab, "workers").path / USE,
+        client.get_run(parent).info.start_time / 1000,
+    )
     place.mkdir()
     for at in (10, 20):
         for worker in (0, 1):
             with (place / f"worker-{worker}.jsonl").open("a") as file:
-                file.write(json.dumps({"time": begun + at, "cpu_utilization_percentage": at + worker}) + "\n")
+                file.write(
+                    json.dumps({"time": begun + at, "cpu_utilization_percentage": at + worker})
+                    + "\n"
+                )
         tracker = MLflowTracker(lab, "workers")
         assert tracker.open(DESCRIPTION) == parent
         for _ in range(2):
             tracker.ship_use()
     for worker in (0, 1):
-        history = client.get_metric_history(parent, f"{USE}/worker-{worker}/cpu_utilization_percentage")
-        assert [(point.step, point.value) for point in history] == [(10, 10 + worker), (20, 20 + worker)]
+        history = client.get_metric_history(
+            parent, f"{USE}/worker-{worker}/cpu_utilization_percentage"
+        )
+        assert [(point.step, point.value) for point in history] == [
+            (10, 10 + worker),
+            (20, 20 + worker),
+        ]
 
 
 def test_closing_writes_the_best(tracker, client, run_folder):
@@ -140,9 +182,9 @@ def test_closing_writes_the_best(tracker, client, run_folder):
         )
     run = client.get_run(parent)
     assert (run.info.status, run.data.metrics) == ("FINISHED", {"best_value": 3.8})
-    assert [(point.step, point.value) for point in client.get_metric_history(parent, "best_value")] == [
-        (2, 3.8)
-    ]
+    assert [
+        (point.step, point.value) for point in client.get_metric_history(parent, "best_value")
+    ] == [(2, 3.8)]
     best = client.get_run(run.data.tags["sweeplab.best_run"])
     assert best.data.tags["sweeplab.trial"] == "1"
     link = f"#/experiments/{best.info.experiment_id}/runs/{best.info.run_id}"
@@ -212,7 +254,10 @@ def test_another_place_has_not_got_what_was_shipped_here(tracker, run_folder):
     shipped = (folder / "shipped").read_text()
     assert shipped.startswith(f"mlflow.db {parent} ")
     # Elsewhere, or in a new database at the same place: there the study is another parent run.
-    for marker in (shipped.replace("mlflow.db", "https://elsewhere"), shipped.replace(parent, "another")):
+    for marker in (
+        shipped.replace("mlflow.db", "https://elsewhere"),
+        shipped.replace(parent, "another"),
+    ):
         (folder / "shipped").write_text(marker)
         tracker.ship(folder)
         assert (folder / "shipped").read_text() == shipped
@@ -223,7 +268,9 @@ def test_a_run_that_ends_another_time_is_sent_again(tracker, run_folder):
     tracker.open({})
     folder = run_folder(state="pruned")
     tracker.ship(folder)
-    (folder / "end.json").write_text((folder / "end.json").read_text().replace("pruned", "complete"))
+    (folder / "end.json").write_text(
+        (folder / "end.json").read_text().replace("pruned", "complete")
+    )
     assert tracker.ship(folder)
     (run,) = seen(tracker).runs()
     assert run.state == "complete"
@@ -265,5 +312,7 @@ def test_where_tracking_is(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///x.db")
     assert tracking_uri(Path("lab")) == f"sqlite:///{tmp_path}/x.db"
     assert planned_uri(Path("lab"), "http://a/b") == "http://a/b"
-    assert artifact_location(Path("lab"), "sqlite:///x.db") == f"file://{tmp_path}/lab/artifacts"
+    assert (
+        artifact_location(Path("lab"), "sqlite:///x.db") == f"file://{tmp_path}/lab/artifacts"
+    )
     assert artifact_location(Path("lab"), "http://a/b") is None

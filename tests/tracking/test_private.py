@@ -76,7 +76,9 @@ def test_nobody_else_reads_or_writes_through_the_pages(is_another, inside, serve
     assert attacked.returncode == 0, attacked.stderr
     said = json.loads(attacked.stdout)
     assert len(said) == 17 and {code for _, code, _ in said} == {403}, said
-    assert not any(server.url.rpartition("/")[2] in text or "a secret" in text for *_, text in said)
+    assert not any(
+        server.url.rpartition("/")[2] in text or "a secret" in text for *_, text in said
+    )
     assert [file.name for file in private.parent.iterdir()] == ["key"]
 
 
@@ -84,16 +86,22 @@ def test_nobody_else_reads_or_writes_through_the_pages(is_another, inside, serve
 @pytest.mark.parametrize(
     "is_inside", [False, True], ids=["a root outside of the lab", "a link that leads out of it"]
 )
-def test_nobody_at_all_reaches_files_outside_of_the_lab(is_inside, server, lab, private, tmp_path):
+def test_nobody_at_all_reaches_files_outside_of_the_lab(
+    is_inside, server, lab, private, tmp_path
+):
     place = (lab if is_inside else tmp_path) / "artifacts" / "made"
     attacked = strangers.python(ATTACK, server.url, place, private, is_another=False)
     assert attacked.returncode == 0, attacked.stderr
     said = json.loads(attacked.stdout)
     codes = {path: code for path, code, _ in said}
-    assert codes["/api/2.0/mlflow/experiments/create"] == codes["/health"] == 200, "the owner is let in"
+    assert codes["/api/2.0/mlflow/experiments/create"] == codes["/health"] == 200, (
+        "the owner is let in"
+    )
     of_files = [(code, text) for path, code, text in said if "artifact" in path]
     assert len(of_files) == 6
-    assert all(code == 400 and "leads outside of the lab" in text for code, text in of_files), of_files
+    assert all(code == 400 and "leads outside of the lab" in text for code, text in of_files), (
+        of_files
+    )
     assert [file.name for file in private.parent.iterdir()] == ["key"]
 
 

@@ -23,7 +23,9 @@ engine: {workers: 1}
 @pytest.mark.filterwarnings(
     "ignore:.*type hint is inferred as AnyType:UserWarning"
 )  # MLflow's own, on import
-def test_a_model_is_published_on_a_server_and_a_better_one_after_it(server, tmp_path, monkeypatch):
+def test_a_model_is_published_on_a_server_and_a_better_one_after_it(
+    server, tmp_path, monkeypatch
+):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     (tmp_path / "tiny.yaml").write_text(STUDY)
     lab = tmp_path / "lab"

@@ -36,10 +36,24 @@ class TrackerContract:
     def test_ships_a_run_with_all_its_numbers(self, tracker, seen, run_folder, writer):
         tracker.ship(run_folder("n_layer=1,n_embd=32/7/3", "complete"))
         (run,) = seen.runs()
-        assert (run.cell, run.trial, run.seed, run.state) == ("n_layer=1,n_embd=32", 7, 3, "complete")
-        assert set(run.values) == set(Hyperparameters.of(writer.values).applicable()) < set(writer.values)
+        assert (run.cell, run.trial, run.seed, run.state) == (
+            "n_layer=1,n_embd=32",
+            7,
+            3,
+            "complete",
+        )
+        assert (
+            set(run.values)
+            == set(Hyperparameters.of(writer.values).applicable())
+            < set(writer.values)
+        )
         assert (run.values["betas"], run.values["dropout"]) == ("(0.9, 0.95)", "0.2")
-        expected = {"n_params": 1234, "train_flops": 1e9, "wall_seconds": 15.0, "best_val_loss": 3.8}
+        expected = {
+            "n_params": 1234,
+            "train_flops": 1e9,
+            "wall_seconds": 15.0,
+            "best_val_loss": 3.8,
+        }
         assert expected.items() <= run.metrics.items()
         steps = {"val_loss": [0, 10, 20, 30], "val_loss_by_tokens": [0, 640, 1280, 1920]}
         trained = ("train_loss", "lr", "grad_norm", "tokens_per_second")
@@ -47,11 +61,18 @@ class TrackerContract:
         for name, expected_steps in steps.items():
             points = seen.points(run.run_id, name)
             assert [each.step for each in points] == expected_steps
-        assert [each.value for each in seen.points(run.run_id, "val_loss")] == [4.0, 3.875, 3.75, 3.625]
+        assert [each.value for each in seen.points(run.run_id, "val_loss")] == [
+            4.0,
+            3.875,
+            3.75,
+            3.625,
+        ]
         times = [each.timestamp for each in seen.points(run.run_id, "val_loss_by_tokens")]
         assert times == [1_700_000_000_250 + 5000 * each for each in range(4)]
 
-    @pytest.mark.parametrize("again", ["same process", "new process", "new process, marker lost"])
+    @pytest.mark.parametrize(
+        "again", ["same process", "new process", "new process, marker lost"]
+    )
     @pytest.mark.parametrize("state", ["", "pruned"])
     def test_shipping_twice_changes_nothing(
         self,
@@ -75,7 +96,11 @@ class TrackerContract:
         second.ship(folder)
         second.ship(folder)
         (after,) = seen.runs()
-        assert (after.run_id, after.metrics, after.values) == (before.run_id, before.metrics, before.values)
+        assert (after.run_id, after.metrics, after.values) == (
+            before.run_id,
+            before.metrics,
+            before.values,
+        )
         again_read = seen.points(after.run_id, "val_loss_by_tokens")
         assert [dict(point) for point in again_read] == [dict(point) for point in curve]
         assert len(curve) == (4 if state else 3)
@@ -86,7 +111,10 @@ class TrackerContract:
         writer.append(folder, writer.lines(30), torn='{"iteration": 40, "val')
         tracker.ship(folder)
         # The writer was killed there; its successor starts from the checkpoint of iteration 10.
-        slower = [line | {"wall_seconds": line["wall_seconds"] + 100} for line in writer.lines(20, 30, 40)]
+        slower = [
+            line | {"wall_seconds": line["wall_seconds"] + 100}
+            for line in writer.lines(20, 30, 40)
+        ]
         writer.append(folder, slower)
         tracker.ship(folder)
         writer.end(folder, iteration=40)
@@ -94,7 +122,12 @@ class TrackerContract:
         (run,) = seen.runs()
         curve = seen.points(run.run_id, "train_loss")
         assert [each.step for each in curve] == [10, 20, 30, 40]
-        assert [each.timestamp - 1_700_000_000_250 for each in curve] == [5_000, 10_000, 15_000, 120_000]
+        assert [each.timestamp - 1_700_000_000_250 for each in curve] == [
+            5_000,
+            10_000,
+            15_000,
+            120_000,
+        ]
         assert run.state == "complete"
 
     def test_ships_no_folder_whose_run_was_not_admitted(self, tracker, seen, tmp_path):

@@ -75,12 +75,20 @@ def ship(lab, runs, writer):
     for number, (state, cell, rate, loss, n_params) in enumerate(RUNS):
         key = f"{cell}/{number}/0"
         values = writer.values | {"learning_rate": rate, "n_embd": int(cell.partition("=")[2])}
-        known = {"facts": {"n_params": n_params}, "grid": ["n_embd"], "sampled": {"learning_rate": rate}}
+        known = {
+            "facts": {"n_params": n_params},
+            "grid": ["n_embd"],
+            "sampled": {"learning_rate": rate},
+        }
         folder = writer.begin(runs / key, key, values, **known)
-        writer.append(folder, [writer.point(i, val_loss=loss + 1 - i / 30) for i in (0, 10, 20, 30)])
+        writer.append(
+            folder, [writer.point(i, val_loss=loss + 1 - i / 30) for i in (0, 10, 20, 30)]
+        )
         writer.end(folder, state, best_val_loss=loss, final_val_loss=loss, value=loss)
         tracker.ship(folder)
-    tracker.close({"state": "complete", "best_value": 1.5, "best_run": "n_embd=16/4/0", "counts": {}})
+    tracker.close(
+        {"state": "complete", "best_value": 1.5, "best_run": "n_embd=16/4/0", "counts": {}}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +132,8 @@ def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown):
     assert points["axes"] == ["log10_n_params", "best_val_loss"]
     (trace,) = points["traces"]
     assert sorted(zip(trace["x"], trace["y"], strict=True)) == [
-        (pytest.approx(math.log10(run[4])), run[3]) for run in sorted(RUNS, key=lambda run: (run[4], run[3]))
+        (pytest.approx(math.log10(run[4])), run[3])
+        for run in sorted(RUNS, key=lambda run: (run[4], run[3]))
     ]
     drawn = {int(each["name"].split("#")[1].split()[0]): each for each in lines["traces"]}
     assert drawn.keys() == set(range(len(RUNS))) and len(lines["traces"]) == len(RUNS)
@@ -148,7 +157,11 @@ def test_the_study_s_page_has_its_description_and_files(shown):
 def test_the_pages_ask_nobody_but_this_machine(shown):
     shown.page.open(shown.links["charts"])
     shown.page.wait_for(f"{PLOTS}.length == 2")
-    asked = {each for each in shown.page.requests if not each.startswith(("data:", "blob:", shown.url))}
+    asked = {
+        each
+        for each in shown.page.requests
+        if not each.startswith(("data:", "blob:", shown.url))
+    }
     assert not asked
     assert not [each for each in shown.page.errors if "404" not in each]
 
@@ -195,12 +208,19 @@ def test_a_server_is_safe_and_leaves_nothing_behind(lab, monkeypatch):
             "127.0.0.1:1",
         ):
             assert status(server.url, other) == 403, other
-        assert not any("mlflow.db" in argument for each in family for argument in each.cmdline())
+        assert not any(
+            "mlflow.db" in argument for each in family for argument in each.cmdline()
+        )
         listening = [
-            each for member in family for each in member.net_connections() if each.status == "LISTEN"
+            each
+            for member in family
+            for each in member.net_connections()
+            if each.status == "LISTEN"
         ]
         assert {(each.laddr.ip, each.laddr.port) for each in listening} == {("127.0.0.1", port)}
-    assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family)
+    assert not any(
+        each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family
+    )
     assert not answers(server.url)
 
 
@@ -226,7 +246,10 @@ def test_the_view_has_the_searched_values_first_and_replaces_an_earlier_one(lab)
         assert written == view(parent, searched)
         first = [f"params.`{each}`" for each in searched[:2]]
         assert written["selectedColumns"][:3] == [*first, "metrics.`best_val_loss`"]
-        assert (written["orderByKey"], written["orderByAsc"]) == ("metrics.`best_val_loss`", True)
+        assert (written["orderByKey"], written["orderByAsc"]) == (
+            "metrics.`best_val_loss`",
+            True,
+        )
     start = f"http://x:1/#/experiments/{experiment.experiment_id}/runs"
     assert links["table"] == (
         f"{start}?workflowType=machine_learning&viewStateShareKey=sweeplab&compareRunsMode=TABLE"

@@ -80,14 +80,18 @@ def shown(folder):
                 history[name][record.history.step.num] = json.loads(item.value_json)
         elif kind == "summary":
             summary |= {
-                item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.summary.update
+                item.key or item.nested_key[0]: json.loads(item.value_json)
+                for item in record.summary.update
             }
     return runs, history, summary
 
 
 @pytest.mark.slow
 def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(make, study, writer):
-    mirror, folder = make(), writer.begin(study / "runs/n_layer=1/7-3", "n_layer=1/7/3", grid=["n_layer"])
+    mirror, folder = (
+        make(),
+        writer.begin(study / "runs/n_layer=1/7-3", "n_layer=1/7/3", grid=["n_layer"]),
+    )
     writer.append(folder, writer.lines(0, 10, 20, 30))
     mirror.ship(folder)
     assert not list(records(study)), "a run under way is not sent yet"
@@ -95,9 +99,9 @@ def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(make, study, writ
     mirror.ship(folder)
     mirror.close({"state": "complete"})
     runs, history, summary = shown(study)
-    assert {(run.project, run.run_group, run.job_type, run.display_name, *run.tags) for run in runs} == {
-        ("nightly", "planets", "n_layer=1", "n_layer=1 #7 seed 3", "pruned")
-    }
+    assert {
+        (run.project, run.run_group, run.job_type, run.display_name, *run.tags) for run in runs
+    } == {("nightly", "planets", "n_layer=1", "n_layer=1 #7 seed 3", "pruned")}
     config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
     assert {
         "n_embd": writer.values["n_embd"],
@@ -108,7 +112,11 @@ def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(make, study, writ
     assert history["val_loss"] == {0: 4.0, 10: 3.875, 20: 3.75, 30: 3.625}
     assert history["train_tokens"] == {0: 0, 10: 640, 20: 1280, 30: 1920}
     assert set(history["train_loss"]) == {10, 20, 30}
-    assert {"state": "pruned", "n_params": 1234, "best_val_loss": 3.8}.items() <= summary.items()
+    assert {
+        "state": "pruned",
+        "n_params": 1234,
+        "best_val_loss": 3.8,
+    }.items() <= summary.items()
 
 
 @pytest.mark.slow
@@ -121,7 +129,8 @@ def test_nothing_is_sent_twice_and_a_cut_sending_goes_on_as_the_same_run(make, s
         mirror.ship(folder)
     sent = json.loads((folder / "wandb.json").read_text())
     assert len(list(study.glob("wandb/offline-run-*"))) == 1
-    (folder / "wandb.json").write_text(json.dumps({**sent, "sent": False}))  # killed before it could say so
+    # Killed before it could say so.
+    (folder / "wandb.json").write_text(json.dumps({**sent, "sent": False}))
     make().ship(folder)
     assert {run.run_id for run in shown(study)[0]} == {sent["id"]}
 
@@ -135,15 +144,21 @@ def test_what_init_and_the_table_write_is_sent_nowhere(study):
 def test_a_plan_says_what_is_sent_where(study, monkeypatch):
     def mirror(**fixed):
         data, fixed = {"corpus": "copy", "tokenizer": "char"}, {"dtype": "float32"} | fixed
-        return make_plan(read_plain({"name": "tiny", "data": data, "fixed": fixed}), study)[0].mirror
+        return make_plan(read_plain({"name": "tiny", "data": data, "fixed": fixed}), study)[
+            0
+        ].mirror
 
     assert mirror() == mirror(wandb_project=None) == ""
     assert mirror(wandb_project="nightly") == "mirror: Weights & Biases, project nightly"
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    assert mirror(wandb_project="nightly").endswith("nightly, but wandb is not installed: nothing is sent")
+    assert mirror(wandb_project="nightly").endswith(
+        "nightly, but wandb is not installed: nothing is sent"
+    )
 
 
-def test_runs_are_sent_to_the_login_s_address_at_the_user_s_word_alone(study, tmp_path, writer, monkeypatch):
+def test_runs_are_sent_to_the_login_s_address_at_the_user_s_word_alone(
+    study, tmp_path, writer, monkeypatch
+):
     """Neither the study, whose folder has settings of its own, nor a login allows what the study wishes."""
     monkeypatch.setattr(permissions, "_named", set())
     for name, address in (
@@ -152,13 +167,18 @@ def test_runs_are_sent_to_the_login_s_address_at_the_user_s_word_alone(study, tm
     ):
         name.mkdir()
         (name / "settings").write_text(f"[default]\nbase_url = {address}\n")
-    for name, value in (("CONFIG_DIR", str(tmp_path / "login")), ("API_KEY", "0" * 40), ("MODE", "online")):
+    for name, value in (
+        ("CONFIG_DIR", str(tmp_path / "login")),
+        ("API_KEY", "0" * 40),
+        ("MODE", "online"),
+    ):
         monkeypatch.setenv(f"WANDB_{name}", value)
     (mirror,) = open_mirrors({"wandb_project": "theirs"}, study)
     folder = writer.begin(study / "runs/n_layer=1/0-0", "n_layer=1/0/0")
     writer.end(folder)
     with pytest.raises(
-        BadInput, match=r"names http://127\.0\.0\.1:9, which you have not: .* WANDB_API_KEY would be"
+        BadInput,
+        match=r"names http://127\.0\.0\.1:9, which you have not: .* WANDB_API_KEY would be",
     ):
         mirror.ship(folder)
     assert permissions.mirror_address() == "http://127.0.0.1:9"

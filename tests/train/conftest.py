@@ -60,8 +60,19 @@ def unlike(values_of):
                 "dropout": 0.3,
                 "grad_clip": None,
             },
-            {"learning_rate": 3e-4, "weight_decay": 0.3, "betas": (0.8, 0.99), "dropout": 0.2, "eps": 1e-6},
-            {"learning_rate": 2e-3, "scheduler_type": "linear", "warmup_iters": 17, "grad_clip": 0.3},
+            {
+                "learning_rate": 3e-4,
+                "weight_decay": 0.3,
+                "betas": (0.8, 0.99),
+                "dropout": 0.2,
+                "eps": 1e-6,
+            },
+            {
+                "learning_rate": 2e-3,
+                "scheduler_type": "linear",
+                "warmup_iters": 17,
+                "grad_clip": 0.3,
+            },
         ]
         return [
             TrainingRun(f"run{seed}", values_of(shape, seed=seed, **each, **changed))

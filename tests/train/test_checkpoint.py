@@ -85,7 +85,9 @@ def same(found, written):
 
 
 def latest(folder):
-    return max(folder.glob("state-*.safetensors"), key=lambda file: int(file.name.split("-")[1]))
+    return max(
+        folder.glob("state-*.safetensors"), key=lambda file: int(file.name.split("-")[1])
+    )
 
 
 @pytest.mark.slow
@@ -125,7 +127,11 @@ def test_what_follows_a_damaged_snapshot_does_not_take_the_good_ones_place(tmp_p
 @pytest.mark.parametrize("pattern", ["*.json", "*.safetensors"])
 def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern, tmp_path):
     tensors = {"a": torch.arange(4.0)}
-    facts = {"values": {"n_layer": 2, "betas": (0.9, 0.95)}, "val_loss": 0.1 + 0.2, "iteration": 300}
+    facts = {
+        "values": {"n_layer": 2, "betas": (0.9, 0.95)},
+        "val_loss": 0.1 + 0.2,
+        "iteration": 300,
+    }
     write_checkpoint(tmp_path, "model", tensors, facts)
     (file,) = tmp_path.glob(pattern)
     written = json.dumps(facts)
@@ -141,7 +147,9 @@ def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern, tmp_path):
             assert torch.equal(found["a"], tensors["a"])
 
 
-def test_a_snapshot_written_beside_the_training_is_of_the_moment_it_was_taken(values_of, tokens, tmp_path):
+def test_a_snapshot_written_beside_the_training_is_of_the_moment_it_was_taken(
+    values_of, tokens, tmp_path
+):
     stack, writer = begun(values_of(), tokens), SnapshotWriter()
     stack.advance()
     stack.advance(iter([False] * 12 + [True]).__next__)

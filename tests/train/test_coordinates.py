@@ -21,10 +21,13 @@ def grown(values_of, tokens):
             parametrization=parametrization,
         )
         slopes = growth(
-            row for width in WIDTHS for row in coordinates(values.replace(n_embd=width), tokens, N_STEPS)
+            row
+            for width in WIDTHS
+            for row in coordinates(values.replace(n_embd=width), tokens, N_STEPS)
         )
         return tuple(
-            {layer: slope for (_, at, layer), slope in slopes.items() if at == step} for step in (0, N_STEPS)
+            {layer: slope for (_, at, layer), slope in slopes.items() if at == step}
+            for step in (0, N_STEPS)
         )
 
     return of
@@ -54,7 +57,9 @@ def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, gro
 
 def test_without_its_learning_rates_mup_grows(grown, monkeypatch):
     start = Weight.width_factors
-    monkeypatch.setattr(Weight, "width_factors", lambda weight, ratio: (start(weight, ratio)[0], 1.0))
+    monkeypatch.setattr(
+        Weight, "width_factors", lambda weight, ratio: (start(weight, ratio)[0], 1.0)
+    )
     before, after = grown("mup")
     assert max(before.values()) < 0.1
     assert max(after.values()) > 0.5
@@ -63,7 +68,9 @@ def test_without_its_learning_rates_mup_grows(grown, monkeypatch):
 def test_experts_are_one_layer(values_of, tokens):
     rows = coordinates(values_of(n_expert=4, n_expert_active=2, max_iters=1), tokens, n_steps=1)
     found = {row.layer for row in rows if row.layer.startswith("blocks.0.feed_forward")}
-    assert found == {f"blocks.0.feed_forward.{part}.weight" for part in ("router", "up", "down")}
+    assert found == {
+        f"blocks.0.feed_forward.{part}.weight" for part in ("router", "up", "down")
+    }
 
 
 def test_growth_is_the_power():

@@ -34,7 +34,9 @@ SMALL = {
 
 def values_of(objective, family, **changed):
     labels = {"n_labels": 3} if OBJECTIVES[objective].learns == "labels" else {}
-    found = Hyperparameters.of(SMALL | labels | {"objective": objective, "family": family} | changed)
+    found = Hyperparameters.of(
+        SMALL | labels | {"objective": objective, "family": family} | changed
+    )
     return found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
 
@@ -47,7 +49,9 @@ def split_for(objective):
 @pytest.mark.parametrize("attention", ["full", "local"])
 @pytest.mark.parametrize(("objective", "family"), KINDS)
 def test_a_batch_is_as_many_tokens_and_flops_as_is_said(objective, family, attention):
-    values = values_of(objective, family, attention=attention, attention_window=4, positions="rotary")
+    values = values_of(
+        objective, family, attention=attention, attention_window=4, positions="rotary"
+    )
     numbers = make_objective(split_for(objective), values).training(0, 0)
     batch = changed(numbers, lambda part: torch.from_numpy(part[None]))._replace(lengths=None)
     model = Transformer(ModelShape.of(values))
@@ -57,7 +61,8 @@ def test_a_batch_is_as_many_tokens_and_flops_as_is_said(objective, family, atten
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         torch.autograd.grad(model.losses(leaves, batch).sum(), list(leaves.values()))
     n_read = numbers.inputs.size + (0 if numbers.source is None else numbers.source.size)
-    if OBJECTIVES[objective].learns != "text":  # whose rows are as long as the longest pair needs
+    # Whose rows are as long as the longest pair needs.
+    if OBJECTIVES[objective].learns != "text":
         assert n_read <= train_tokens(values, 1)
         assert counter.get_total_flops() <= train_flops(values, 1)
     else:
@@ -88,7 +93,12 @@ def test_accumulation_grows_to_the_rows_that_share_a_loss(per_loss, numbers, mon
 
 def test_activations_of_half_the_precision_take_half_the_memory_on_a_gpu():
     plain, sizes = values_of("next_token", "decoder"), []
-    for device, dtype in (("cpu", "float32"), ("cpu", "bfloat16"), ("cuda", "float32"), ("cuda", "bfloat16")):
+    for device, dtype in (
+        ("cpu", "float32"),
+        ("cpu", "bfloat16"),
+        ("cuda", "float32"),
+        ("cuda", "bfloat16"),
+    ):
         run = plain.replace(device=device, dtype=dtype)
         sizes.append(train_memory_bytes(run) - train_memory_bytes(run.replace(batch_size=0)))
     assert sizes[0] == sizes[1] == sizes[2] == 2 * sizes[3]

@@ -20,7 +20,8 @@ MATCHES, SECONDS = 0.99, 300.0
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "corpus"), [("decoder", "reverse"), ("encoder", "copy"), ("encoder_decoder", "reverse")]
+    ("family", "corpus"),
+    [("decoder", "reverse"), ("encoder", "copy"), ("encoder_decoder", "reverse")],
 )
 def test_a_family_learns_a_rule(family, corpus, one_thread):
     data = prepare(corpus, "char")

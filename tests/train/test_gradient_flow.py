@@ -30,7 +30,9 @@ def trained(keys, tracks, cut=False):
     values, points, losses = values_of(), [], []
     stack = Stack(values, TOKENS, TOKENS, len(keys), tracks)
     for key in keys:
-        stack.admit(TrainingRun(key, values.replace(seed=int(key), learning_rate=1e-2 * (1 + int(key)))))
+        stack.admit(
+            TrainingRun(key, values.replace(seed=int(key), learning_rate=1e-2 * (1 + int(key))))
+        )
     # Between a point of the curve and the evaluation that hands it out.
     pauses = iter([False] * 5 + [cut])
     while "0" in stack.keys:
@@ -48,7 +50,9 @@ def trained(keys, tracks, cut=False):
     return points, losses
 
 
-@pytest.mark.parametrize("changed", [{}, {"grad_accum": 2}, {"tie_weights": False, "positions": "rotary"}])
+@pytest.mark.parametrize(
+    "changed", [{}, {"grad_accum": 2}, {"tie_weights": False, "positions": "rotary"}]
+)
 def test_they_are_the_norms_of_plain_gradients_and_differences(changed):
     values = values_of(log_interval=1, max_iters=3, dropout=0.0, grad_clip=0.1, **changed)
     stack = Stack(values, TOKENS, TOKENS, 1, tracks_gradients=True)
@@ -61,15 +65,24 @@ def test_they_are_the_norms_of_plain_gradients_and_differences(changed):
         found = {}
         for name, each in of.items():
             layer = ".".join(name.split(".")[: 2 if name.startswith("blocks") else 1])
-            found[layer] = math.hypot(found.get(layer, 0.0), torch.linalg.vector_norm(each.double()).item())
+            found[layer] = math.hypot(
+                found.get(layer, 0.0), torch.linalg.vector_norm(each.double()).item()
+            )
         return found
 
     for _ in range(3):
-        before = {name: each.clone().requires_grad_() for name, each in views(stack._rows["weights"]).items()}
+        before = {
+            name: each.clone().requires_grad_()
+            for name, each in views(stack._rows["weights"]).items()
+        }
         loss = stack.transformer.losses(before, stack._inputs().batch).sum()
-        gradients = dict(zip(before, torch.autograd.grad(loss, list(before.values())), strict=True))
+        gradients = dict(
+            zip(before, torch.autograd.grad(loss, list(before.values())), strict=True)
+        )
         stack.step()
-        moved = {name: each - before[name] for name, each in views(stack._rows["weights"]).items()}
+        moved = {
+            name: each - before[name] for name, each in views(stack._rows["weights"]).items()
+        }
         wanted = norms(gradients), norms(moved), norms(before)
         point = stack._members[0].points[-1]
         assert set(point["layers"]) == set(wanted[0])
@@ -83,17 +96,31 @@ def test_what_is_trained_is_the_same_to_the_last_bit_and_norms_do_not_depend_on_
     plain, losses = trained("0", tracks=False)
     assert all("layers" not in point for point in plain)
     alone, same = trained("0", tracks=True)
-    assert same == losses and [each["train_loss"] for each in alone] == [each["train_loss"] for each in plain]
+    assert same == losses and [each["train_loss"] for each in alone] == [
+        each["train_loss"] for each in plain
+    ]
     flows = [(point["iteration"], point["layers"]) for point in alone]
     assert [at for at, _ in flows] == [4, 6, 8, 12]
     for keys, cut in (("120", False), ("02", True)):
         points, again = trained(keys, tracks=True, cut=cut)
-        assert again == losses and [(point["iteration"], point["layers"]) for point in points] == flows
+        assert (
+            again == losses
+            and [(point["iteration"], point["layers"]) for point in points] == flows
+        )
 
 
 def test_layers_come_in_the_order_in_which_they_are_passed():
-    sizes = {"n_layer": 11, "n_embd": 8, "n_head": 2, "vocab_size": 9, "block_size": 4, "tie_weights": False}
-    layers = Layout(ModelShape.of(Hyperparameters.of({**sizes, "family": "encoder_decoder"}))).layers
+    sizes = {
+        "n_layer": 11,
+        "n_embd": 8,
+        "n_head": 2,
+        "vocab_size": 9,
+        "block_size": 4,
+        "tie_weights": False,
+    }
+    layers = Layout(
+        ModelShape.of(Hyperparameters.of({**sizes, "family": "encoder_decoder"}))
+    ).layers
     assert layers[:2] == ["token_embedding", "encoder.position_embedding"]
     assert layers[2:13] == [f"encoder.blocks.{at}" for at in range(11)]
     assert layers[13:15] == ["encoder.final_norm", "position_embedding"]

@@ -20,7 +20,9 @@ def pairs():
     draw = np.random.default_rng(3)
     sources = [draw.integers(0, N_SYMBOLS, draw.integers(1, 5)) for _ in range(300)]
     texts = [text for source in sources for text in (source, source[::-1])]
-    return Pairs(np.concatenate(texts).astype(np.uint16), np.cumsum([len(text) for text in texts]))
+    return Pairs(
+        np.concatenate(texts).astype(np.uint16), np.cumsum([len(text) for text in texts])
+    )
 
 
 @pytest.fixture
@@ -48,17 +50,25 @@ def test_agrees_with_greedy_decoding():
     assert sequence_measures([(logits, batch)])["exact_match"].tolist() == [4 / 8]
 
 
-def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(of_pairs, pairs):
+def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(
+    of_pairs, pairs
+):
     values = of_pairs(eval_full=True, max_iters=1, batch_size=7)
     stack = begun(values, pairs)
     (record,) = stack.advance()
     weights = stack.transformer.layout.views(stack._rows["weights"])
     total, count, whole = 0.0, 0, 0
     for batch in make_objective(pairs, values).evaluation():
-        for row, found in zip(torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets), strict=True):
-            logits = stack.transformer.logits(weights, Batch(row[None, None], row[None, None]))[0]
+        for row, found in zip(
+            torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets), strict=True
+        ):
+            logits = stack.transformer.logits(weights, Batch(row[None, None], row[None, None]))[
+                0
+            ]
             counted = found != NO_TARGET
-            losses = torch.nn.functional.cross_entropy(logits[counted], found[counted], reduction="sum")
+            losses = torch.nn.functional.cross_entropy(
+                logits[counted], found[counted], reduction="sum"
+            )
             total, count = total + losses.item(), count + int(counted.sum())
             whole += bool((logits.argmax(-1) == found)[counted].all())
     assert record.val_loss == pytest.approx(total / count, rel=1e-5)

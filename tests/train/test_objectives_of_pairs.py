@@ -25,7 +25,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 TAGS = {"ab": "noun", "cde": "verb", "f": "other"}
 LABELS = ("bad", "good", "odd, or not")
-CORPORA = {"classification": "labels", "preference": "preferences", "tagging": "tags", "similarity": "scores"}
+CORPORA = {
+    "classification": "labels",
+    "preference": "preferences",
+    "tagging": "tags",
+    "similarity": "scores",
+}
 CORPORA |= {"embedding": "scores", "answers": "questions", "spans": "tags"}
 FAMILIES = dict.fromkeys(("tagging", "similarity", "embedding", "answers"), ("encoder",))
 FAMILIES |= {
@@ -44,7 +49,13 @@ OWN = {
         "eval_interval": 20,
     },
     "tagging": {"block_size": 32, "batch_size": 16, "n_embd": 32, "n_labels": 3},
-    "spans": {"block_size": 24, "batch_size": 16, "n_embd": 32, "n_labels": 4, "objective": "tagging"},
+    "spans": {
+        "block_size": 24,
+        "batch_size": 16,
+        "n_embd": 32,
+        "n_labels": 4,
+        "objective": "tagging",
+    },
     "similarity": {"block_size": 12, "batch_size": 64, **WIDE},
     "embedding": {"block_size": 12, "batch_size": 64, **WIDE},
     "answers": {
@@ -72,7 +83,9 @@ def preferences():
     """Draw prompts of which that answer is chosen which has more of the letter a; answers are of unlike lengths."""
     drawn, rows = np.random.default_rng(0), []
     for at in range(300):
-        many, few = ("".join(drawn.permutation(list("a" * n + "b" * (5 - n + at % 2)))) for n in (4, 1))
+        many, few = (
+            "".join(drawn.permutation(list("a" * n + "b" * (5 - n + at % 2)))) for n in (4, 1)
+        )
         rows.append({"prompt": f"{at}?", "chosen": many, "rejected": few, "note": "more"})
     return rows
 
@@ -96,7 +109,10 @@ def spans():
         names = drawn.choice(["x", "y w", "z"], 4).tolist()
         tags = {"x": ["S-a"], "y w": ["B-b", "E-b"], "z": ["O"]}
         rows.append(
-            {"tokens": " ".join(names).split(), "tags": [tag for name in names for tag in tags[name]]}
+            {
+                "tokens": " ".join(names).split(),
+                "tags": [tag for name in names for tag in tags[name]],
+            }
         )
     return rows
 
@@ -106,7 +122,10 @@ def scores():
     drawn, rows = np.random.default_rng(0), []
     for at in range(600):
         one, other = drawn.choice(4, 2).tolist()
-        texts = {"sentence1": f"{'abcd'[one]}{at}", "sentence2": f"{'abcd'[other]}{'!' * (at % 3)}"}
+        texts = {
+            "sentence1": f"{'abcd'[one]}{at}",
+            "sentence2": f"{'abcd'[other]}{'!' * (at % 3)}",
+        }
         rows.append({**texts, "score": 1 - abs(one - other) / 3})
     return rows
 
@@ -124,7 +143,12 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugins")
     found = {"classification": folder / "labels.csv"}
     found["classification"].write_text(labels())
-    drawn = {"preference": preferences(), "tagging": sentences(), "spans": spans(), "similarity": scores()}
+    drawn = {
+        "preference": preferences(),
+        "tagging": sentences(),
+        "spans": spans(),
+        "similarity": scores(),
+    }
     for name, rows in (drawn | {"embedding": scores(), "answers": plugged.questions()}).items():
         found[name] = folder / f"{name}.jsonl"
         found[name].write_text("\n".join(map(json.dumps, rows)))
@@ -163,7 +187,9 @@ def evaluated(data, values, keys, capacity, start=None, cut=False):
     stack, found = Stack(values, data.train, data.val, capacity), []
     other = {"beta": 0.9} if values.objective == "preference" else {}
     for key in keys:
-        own = values if key == "0" else values.replace(seed=int(key), learning_rate=1e3, **other)
+        own = (
+            values if key == "0" else values.replace(seed=int(key), learning_rate=1e3, **other)
+        )
         stack.admit(TrainingRun(key, own), start=start)
     while "0" in stack.keys:
         for record in stack.advance():
@@ -199,7 +225,9 @@ def test_it_is_learned_with_the_same_bits_in_any_stack(data, name, family):
     assert alone == evaluated(data[name], values, "10", 2, start, cut=True)
     guess, most, least = LEARNED[name]
     (first, _), *_, (last, measures) = alone
-    assert guess is None or abs(first - guess) < 0.3, "a guess among the labels, not among all tokens"
+    assert guess is None or abs(first - guess) < 0.3, (
+        "a guess among the labels, not among all tokens"
+    )
     assert last < most
     assert all(measures[measure] > bound for measure, bound in least.items()), measures
 
@@ -251,13 +279,18 @@ def plain_names(found, data, span_codes, spans_in):
             said = own.argmax(dim=1)
             pairs += zip(true.tolist(), said.tolist(), strict=True)
             if len(codes):
-                one, other = (spans_in(codes[at] for at in each.tolist()) for each in (true, said))
+                one, other = (
+                    spans_in(codes[at] for at in each.tolist()) for each in (true, said)
+                )
                 n_right, n_spans = n_right + len(one & other), n_spans + len(one) + len(other)
     f1 = []
     for name in {name for pair in pairs for name in pair}:
         hits = sum(true == said == name for true, said in pairs)
         f1.append(2 * hits / sum((true == name) + (said == name) for true, said in pairs))
-    measures = {"val_loss": np.mean(losses), "accuracy": np.mean([true == said for true, said in pairs])}
+    measures = {
+        "val_loss": np.mean(losses),
+        "accuracy": np.mean([true == said for true, said in pairs]),
+    }
     if len(codes):
         measures["span_f1"] = 2 * n_right / n_spans
     return measures | {"f1": np.mean(f1)}
@@ -281,14 +314,19 @@ def plain_scores(found, data, of_vectors):
             wanted += batch.reference.tolist()
     assert len(said) == data.val.n_pairs
     measures = {"val_loss": np.mean(np.square(np.subtract(said, wanted)))}
-    measures |= {"pearson": pearsonr(said, wanted).statistic, "spearman": spearmanr(said, wanted).statistic}
+    measures |= {
+        "pearson": pearsonr(said, wanted).statistic,
+        "spearman": spearmanr(said, wanted).statistic,
+    }
     return measures
 
 
 def plain_answers(found, data):
     exact, f1, losses = [], [], []
     for logits, batch in found:
-        for row, targets, (start, end) in zip(logits[..., -2:], batch.targets, batch.reference, strict=True):
+        for row, targets, (start, end) in zip(
+            logits[..., -2:], batch.targets, batch.reference, strict=True
+        ):
             places = np.flatnonzero(targets != NO_TARGET)
             shares = row[places].double().log_softmax(dim=0)
             pairs = [(i, j) for i in range(len(places)) for j in range(i, len(places))]
@@ -301,7 +339,9 @@ def plain_answers(found, data):
     return {"val_loss": np.mean(losses), "exact_match": np.mean(exact), "f1": np.mean(f1)}
 
 
-@pytest.mark.parametrize("name", ["tagging", "spans", "classification", "similarity", "embedding", "answers"])
+@pytest.mark.parametrize(
+    "name", ["tagging", "spans", "classification", "similarity", "embedding", "answers"]
+)
 def test_measures_are_those_of_a_plain_count(data, modules, name):
     own = data[name]
     values = values_of(own, name)
@@ -313,14 +353,19 @@ def test_measures_are_those_of_a_plain_count(data, modules, name):
     def outputs():
         for numbers in make_objective(own.val, values).evaluation():
             batch = changed(numbers, lambda part: torch.from_numpy(part)[None])
-            yield stack.transformer.logits(weights, batch)[0].view(*numbers.targets.shape, -1), numbers
+            yield (
+                stack.transformer.logits(weights, batch)[0].view(*numbers.targets.shape, -1),
+                numbers,
+            )
 
     if name == "answers":
         expected = plain_answers(outputs(), own)
     elif name in ("similarity", "embedding"):
         expected = plain_scores(outputs(), own, name == "embedding")
     else:
-        expected = plain_names(outputs(), own, modules["tagging"].span_codes, modules["tagging"].spans)
+        expected = plain_names(
+            outputs(), own, modules["tagging"].span_codes, modules["tagging"].spans
+        )
     for measure, value in (record.measures | {"val_loss": record.val_loss}).items():
         assert value == pytest.approx(expected[measure], rel=1e-5, abs=1e-6), measure
     assert stack._evaluation.loss(weights) == pytest.approx([record.val_loss], rel=1e-6)
@@ -351,7 +396,9 @@ def test_spans_are_those_of_conlleval(tags, expected, modules):
 @pytest.mark.parametrize("family", FAMILIES["classification"])
 def test_a_label_stands_where_all_of_its_text_is_seen(data, family):
     own = data["classification"]
-    objective = make_objective(own.train, values_of(own, "classification", family, block_size=9))
+    objective = make_objective(
+        own.train, values_of(own, "classification", family, block_size=9)
+    )
     batch, special = objective.training(0, 0), objective.special
     assert special[label(2)] == special.vocab_size - 1 and own.labels == tuple(sorted(LABELS))
     for row in range(8):
@@ -359,7 +406,10 @@ def test_a_label_stands_where_all_of_its_text_is_seen(data, family):
         read = batch.inputs[row, : batch.lengths[row]].tolist()
         text = read[1:-1]
         if family == "encoder_decoder":
-            text, read = batch.source[row, : batch.source_lengths[row]].tolist(), [*read, special[EOS]]
+            text, read = (
+                batch.source[row, : batch.source_lengths[row]].tolist(),
+                [*read, special[EOS]],
+            )
         assert (read[0], read[-1]) == (special[BOS], special[EOS])
         assert place == (batch.lengths[row] - 1 if family == "decoder" else 0)
         assert (batch.inputs[row, batch.lengths[row] :] == special[PAD]).all()
@@ -374,13 +424,19 @@ def margins_of(stack, weights, start, batch):
     """Return how much more probable each answer is under `weights` than at the start: chosen ones, and rejected."""
 
     def answers(own):
-        placed = Batch(*(None if part is None else torch.from_numpy(part)[None] for part in batch[:5]))
+        placed = Batch(
+            *(None if part is None else torch.from_numpy(part)[None] for part in batch[:5])
+        )
         shares = stack.transformer.logits(own, placed)[0].double().log_softmax(dim=-1)
         targets = torch.from_numpy(batch.targets)
-        found = shares.view(*targets.shape, -1).gather(2, targets.clamp(min=0)[..., None])[..., 0]
+        found = shares.view(*targets.shape, -1).gather(2, targets.clamp(min=0)[..., None])[
+            ..., 0
+        ]
         return (found * (targets != NO_TARGET)).sum(dim=1)
 
-    now, before = (answers({name: each[None] for name, each in own.items()}) for own in (weights, start))
+    now, before = (
+        answers({name: each[None] for name, each in own.items()}) for own in (weights, start)
+    )
     return (now - before)[0::2], (now - before)[1::2]
 
 
@@ -397,13 +453,17 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(data, family):
     stack.advance()
     objective = make_objective(own.train, values)
     for step in range(3):
-        before = {name: each.clone().requires_grad_() for name, each in stack.weights("run").items()}
+        before = {
+            name: each.clone().requires_grad_() for name, each in stack.weights("run").items()
+        }
         chosen, rejected = margins_of(stack, before, start, objective.training(0, step))
         margins = 0.3 * (chosen - rejected)
         loss = -(0.9 * F.logsigmoid(margins) + 0.1 * F.logsigmoid(-margins)).mean()
         gradients = torch.autograd.grad(loss, list(before.values()), allow_unused=True)
         stack.step()
-        assert stack._members[0].points[-1]["train_loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert stack._members[0].points[-1]["train_loss"] == pytest.approx(
+            loss.item(), rel=1e-5
+        )
         after = stack.weights("run")
         for (name, weight), gradient in zip(before.items(), gradients, strict=True):
             moved = weight.detach() - (0 if gradient is None else 0.5 * gradient)
@@ -437,7 +497,9 @@ def test_the_measures_of_preferences_are_those_of_the_formula(data):
 @pytest.mark.parametrize("family", FAMILIES["preference"])
 def test_two_answers_follow_the_same_prompt(data, family):
     own = data["preference"]
-    assert own.kind == "preferences" and isinstance(own.train, Pairs) and own.train.per_source == 2
+    assert (
+        own.kind == "preferences" and isinstance(own.train, Pairs) and own.train.per_source == 2
+    )
     # Of the longest answer, 6 tokens, and of what stands around it a decoder leaves one for the prompt.
     values = values_of(own, "preference", family, block_size=9)
     objective, decode = make_objective(own.train, values), own.tokenizer.decode
@@ -472,7 +534,10 @@ def test_a_part_of_the_data_has_whole_preferences(data):
 
 
 def test_both_kinds_of_files_are_the_same_tags(data, tmp_path):
-    blocks = ["\n".join(map(" - ".join, zip(row["tokens"], row["tags"], strict=True))) for row in sentences()]
+    blocks = [
+        "\n".join(map(" - ".join, zip(row["tokens"], row["tags"], strict=True)))
+        for row in sentences()
+    ]
     (tmp_path / "some.conll").write_text("-DOCSTART- O\n\n" + "\n\n".join(blocks))
     other, own = prepare("tags", "char", str(tmp_path / "some.conll")), data["tagging"]
     assert other.token_digest == own.token_digest and other.kind == own.kind == "tags"
@@ -488,11 +553,17 @@ def test_a_word_is_scored_at_its_first_token_alone(data):
         read = batch.inputs[row, : batch.lengths[row]].tolist()
         assert (read[0], read[-1]) == (special[BOS], special[EOS]) and len(read) <= 12
         text = own.tokenizer.decode(read[1:-1])
-        starts = [at + 1 for at, each in enumerate(text) if each != " " and (at == 0 or text[at - 1] == " ")]
+        starts = [
+            at + 1
+            for at, each in enumerate(text)
+            if each != " " and (at == 0 or text[at - 1] == " ")
+        ]
         assert np.flatnonzero(batch.targets[row] != NO_TARGET).tolist() == starts
         tags = [own.labels[tag - special[label(0)]] for tag in batch.targets[row, starts]]
         # A text that is cut may be the beginning of several.
-        assert any(words.startswith(text) and known[words][: len(tags)] == tags for words in known)
+        assert any(
+            words.startswith(text) and known[words][: len(tags)] == tags for words in known
+        )
 
 
 # ------------------------------------------------------------------ scores and answers
@@ -507,9 +578,15 @@ def test_two_texts_stand_in_one_row_and_the_longer_one_is_cut(data):
         read = batch.inputs[row, : batch.lengths[row]].tolist()
         middle = read.index(special[EOS])
         assert (read[0], read[-1], read.count(special[EOS])) == (special[BOS], special[EOS], 2)
-        texts = own.tokenizer.decode(read[1:middle]), own.tokenizer.decode(read[middle + 1 : -1])
+        texts = (
+            own.tokenizer.decode(read[1:middle]),
+            own.tokenizer.decode(read[middle + 1 : -1]),
+        )
         assert batch.reference[row] == pytest.approx(known[texts])
-        assert batch.targets[row, 0] == special["score"] and (batch.targets[row, 1:] == NO_TARGET).all()
+        assert (
+            batch.targets[row, 0] == special["score"]
+            and (batch.targets[row, 1:] == NO_TARGET).all()
+        )
     short = values_of(own, "similarity", block_size=7)
     cut = make_objective(own.train, short).training(0, 0)
     assert cut.inputs.shape[1] <= 7 and ((cut.inputs == special[EOS]).sum(axis=1) == 2).all()
@@ -534,11 +611,15 @@ def test_answers_stand_where_they_are_said_to(tmp_path, tokenizer):
     values = values_of(data, "answers", block_size=64)
     objective = make_objective(data.train, values)
     batch = objective.training(0, 0)
-    for inputs, targets, (start, end) in zip(batch.inputs, batch.targets, batch.reference, strict=True):
+    for inputs, targets, (start, end) in zip(
+        batch.inputs, batch.targets, batch.reference, strict=True
+    ):
         middle, after = np.flatnonzero(inputs == objective.special[EOS])
         assert inputs[0] == objective.special[BOS]
         assert np.flatnonzero(targets != NO_TARGET).tolist() == [*range(middle + 1, after)]
         answer = data.tokenizer.decode(inputs[start : end + 1]).strip()
         assert any(name in answer and len(answer) <= len(name) + 1 for name in names), answer
-    with pytest.raises(BadInput, match="block_size 8 is too short for a question and its context"):
+    with pytest.raises(
+        BadInput, match="block_size 8 is too short for a question and its context"
+    ):
         type(objective).check("train", data.train, values.replace(block_size=8))

@@ -20,13 +20,40 @@ from sweeplab.train.stack import Stack
 
 # Odd sizes: what a vectorised loop leaves over at its end differs from row to row.
 SHAPE = ModelShape(
-    vocab_size=37, block_size=11, n_layer=2, n_head=3, n_embd=21, tie_weights=False, head_bias=True
+    vocab_size=37,
+    block_size=11,
+    n_layer=2,
+    n_head=3,
+    n_embd=21,
+    tie_weights=False,
+    head_bias=True,
 )
 LAYOUT = Layout(SHAPE)
 DIFFERING = [
-    {"learning_rate": 1e-3, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "momentum": 0.9},
-    {"learning_rate": 3e-2, "weight_decay": 0.0, "beta1": 0.8, "beta2": 0.999, "eps": 1e-6, "momentum": 0.95},
-    {"learning_rate": 1e-4, "weight_decay": 0.5, "beta1": 0.95, "beta2": 0.9, "eps": 1e-10, "momentum": 0.0},
+    {
+        "learning_rate": 1e-3,
+        "weight_decay": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "eps": 1e-8,
+        "momentum": 0.9,
+    },
+    {
+        "learning_rate": 3e-2,
+        "weight_decay": 0.0,
+        "beta1": 0.8,
+        "beta2": 0.999,
+        "eps": 1e-6,
+        "momentum": 0.95,
+    },
+    {
+        "learning_rate": 1e-4,
+        "weight_decay": 0.5,
+        "beta1": 0.95,
+        "beta2": 0.9,
+        "eps": 1e-10,
+        "momentum": 0.0,
+    },
 ]
 N_STEPS = 20
 every = pytest.mark.parametrize("name", OPTIMIZERS)
@@ -87,9 +114,19 @@ def test_buffers_are_whole_blocks(name):
     "parts",
     [
         {},
-        {"family": "encoder_decoder", "n_kv_head": 1, "activation": "swiglu", "positions": "relative"},
+        {
+            "family": "encoder_decoder",
+            "n_kv_head": 1,
+            "activation": "swiglu",
+            "positions": "relative",
+        },
         {"n_expert": 3, "n_expert_active": 2, "qk_norm": True, "head_dim": 6},
-        {"family": "encoder", "n_token_types": 2, "embedding_norm": True, "norm_position": "post"},
+        {
+            "family": "encoder",
+            "n_token_types": 2,
+            "embedding_norm": True,
+            "norm_position": "post",
+        },
     ],
 )
 def test_runs_together_are_each_alone_bit_for_bit(name, parts):
@@ -99,7 +136,9 @@ def test_runs_together_are_each_alone_bit_for_bit(name, parts):
         weights = torch.stack([layout.initial_row(row) for row in rows])
         state = {key: torch.zeros(len(rows), size) for key, size in optimizer.buffers().items()}
         for step in (1, 2, 3):
-            slopes = torch.randn(3, layout.row_size, generator=torch.Generator().manual_seed(step))
+            slopes = torch.randn(
+                3, layout.row_size, generator=torch.Generator().manual_seed(step)
+            )
             rates = [Rates.at(**DIFFERING[row], step=step) for row in rows]
             optimizer.update_(weights, slopes[rows], state, together(rates))
         ends[len(rows)] = weights[-1]
@@ -119,8 +158,13 @@ def test_muon_takes_queries_keys_values_and_experts_apart():
         family="encoder_decoder",
     )
     found = Muon(Layout(shape))._by_shape
-    columns = {name: slice(begin, end) for name, begin, end in [("q", 0, 12), ("k", 12, 18), ("v", 18, 24)]}
-    own = {each for pieces in found.values() for each in ((n, c.start, c.stop) for n, c in pieces)}
+    columns = {
+        name: slice(begin, end)
+        for name, begin, end in [("q", 0, 12), ("k", 12, 18), ("v", 18, 24)]
+    }
+    own = {
+        each for pieces in found.values() for each in ((n, c.start, c.stop) for n, c in pieces)
+    }
     for each in columns.values():
         assert ("blocks.0.attention.qkv.weight", each.start, each.stop) in own
     assert {each for each in own if ".cross.kv." in each[0]} == {
@@ -143,7 +187,10 @@ def test_a_neighbor_that_is_no_number_changes_no_bit(name):
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("run", range(len(DIFFERING)))
 def test_is_the_papers_loop_in_double_precision(name, run):
-    expected = {key: view[0].double().numpy() for key, view in LAYOUT.views(start()[run : run + 1]).items()}
+    expected = {
+        key: view[0].double().numpy()
+        for key, view in LAYOUT.views(start()[run : run + 1]).items()
+    }
     states = {key: {} for key in expected}
     decays = {weight.name: weight.decays for weight in LAYOUT.weights}
     for step in range(1, N_STEPS + 1):
@@ -163,12 +210,18 @@ def check(weights, expected, learning_rate):
     """Compare weights after all steps, in parts of what a weight may have moved by."""
     for key, view in LAYOUT.views(weights).items():
         own = expected[key].detach().float()
-        torch.testing.assert_close(view[0], own, rtol=1e-5, atol=2e-5 * learning_rate * N_STEPS, msg=key)
+        torch.testing.assert_close(
+            view[0], own, rtol=1e-5, atol=2e-5 * learning_rate * N_STEPS, msg=key
+        )
 
 
 TORCHS = {
-    "adamw": lambda own, rate: torch.optim.AdamW(own, rate.learning_rate, (rate.beta1, rate.beta2), rate.eps),
-    "adam": lambda own, rate: torch.optim.Adam(own, rate.learning_rate, (rate.beta1, rate.beta2), rate.eps),
+    "adamw": lambda own, rate: torch.optim.AdamW(
+        own, rate.learning_rate, (rate.beta1, rate.beta2), rate.eps
+    ),
+    "adam": lambda own, rate: torch.optim.Adam(
+        own, rate.learning_rate, (rate.beta1, rate.beta2), rate.eps
+    ),
     "sgd": lambda own, rate: torch.optim.SGD(own, rate.learning_rate, rate.momentum),
     # Its own step is max(eps_2, size of the weight) * min(lr, 1 / sqrt(t)), its decay by lr alone.
     "adafactor": lambda own, rate: torch.optim.Adafactor(
@@ -184,7 +237,8 @@ TORCHS = {
 @pytest.mark.parametrize("run", range(len(DIFFERING)))
 def test_is_torchs_own(name, run):
     theirs = {
-        key: torch.nn.Parameter(view[0].clone()) for key, view in LAYOUT.views(start()[run : run + 1]).items()
+        key: torch.nn.Parameter(view[0].clone())
+        for key, view in LAYOUT.views(start()[run : run + 1]).items()
     }
     rates = Rates.at(**DIFFERING[run], step=1)
     groups = [

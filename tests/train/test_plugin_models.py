@@ -16,7 +16,13 @@ from sweeplab.train.stack import Stack
 @pytest.fixture
 def run_of(values_of):
     """Return a run of nanoGPT's shape, with changes."""
-    usual = {"model": "nanogpt", "mlp_ratio": 4, "gate": "gelu", "max_iters": 20, "eval_interval": 10}
+    usual = {
+        "model": "nanogpt",
+        "mlp_ratio": 4,
+        "gate": "gelu",
+        "max_iters": 20,
+        "eval_interval": 10,
+    }
     with plugged.imported():
         yield lambda **changed: TrainingRun("all/0/0", values_of(**usual | changed))
 
@@ -39,7 +45,9 @@ def test_it_is_counted_as_the_transformer_of_its_shape(run_of):
     assert n_params(wide) > n_params(ours), "its own rows are part of its shape"
 
 
-@pytest.mark.parametrize("changed", [{}, {"grad_accum": 2}, {"optimizer": "muon"}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize(
+    "changed", [{}, {"grad_accum": 2}, {"optimizer": "muon"}, {"dtype": "bfloat16"}]
+)
 def test_it_continues_with_the_same_bits(run_of, tokens, tmp_path, changed):
     run = run_of(dropout=0.1, **changed)
     whole = trained(run, tokens).weights(run.key)
@@ -47,7 +55,9 @@ def test_it_continues_with_the_same_bits(run_of, tokens, tmp_path, changed):
     write_snapshot(tmp_path, trained(run, tokens, until=10).snapshot(run.key))
     again = trained(run, tokens, snapshot=read_snapshot(tmp_path)).weights(run.key)
     assert all(torch.equal(whole[name], again[name]) for name in whole)
-    other = trained(TrainingRun("all/0/1", run.values.replace(seed=1)), tokens).weights("all/0/1")
+    other = trained(TrainingRun("all/0/1", run.values.replace(seed=1)), tokens).weights(
+        "all/0/1"
+    )
     assert not torch.equal(whole["wpe.weight"], other["wpe.weight"])
 
 
@@ -57,7 +67,9 @@ def test_dropout_draws_in_training_alone(run_of, tokens):
     stack.admit(TrainingRun("a", values))
     state = torch.get_rng_state()
     first = stack.advance()[0]
-    assert first.val_loss == pytest.approx(4.17, abs=0.1) and torch.equal(state, torch.get_rng_state())
+    assert first.val_loss == pytest.approx(4.17, abs=0.1) and torch.equal(
+        state, torch.get_rng_state()
+    )
     (second,) = stack.advance()
     assert second.val_loss < first.val_loss
     weights = {name: each[None] for name, each in stack.weights("a").items()}
@@ -118,4 +130,6 @@ def test_a_buffer_that_changes_is_refused(run_of):
     tokens = torch.zeros(1, 2, 16, dtype=torch.long)
     weights = transformer.layout.views(transformer.layout.initial_row(0)[None])
     with pytest.raises(ValueError, match="changes its buffer seen, which no snapshot keeps"):
-        transformer.losses(weights, Batch(tokens, tokens), Dropout(masks, transformer.sites, torch.zeros(0)))
+        transformer.losses(
+            weights, Batch(tokens, tokens), Dropout(masks, transformer.sites, torch.zeros(0))
+        )

@@ -40,7 +40,8 @@ def test_bfloat16_learns_the_same_with_an_odd_vocabulary(values_of, tokens):
 
 def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens):
     """Attention, norms, softmax, loss and update stay float32, and so does a model of small products."""
-    some = {"n_embd": 72, "batch_size": 16}  # of attention's and the feed-forward layer's, not the head's
+    # Of attention's and the feed-forward layer's, not the head's.
+    some = {"n_embd": 72, "batch_size": 16}
     single = (
         "_scaled_dot_product_flash_attention_for_cpu",
         "native_layer_norm",
@@ -52,7 +53,9 @@ def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens):
     class Seen(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             given = {
-                each.dtype for each in args if isinstance(each, torch.Tensor) and each.is_floating_point()
+                each.dtype
+                for each in args
+                if isinstance(each, torch.Tensor) and each.is_floating_point()
             }
             seen.setdefault(func.__name__.partition(".")[0], set()).update(given)
             return func(*args, **kwargs or {})
@@ -72,7 +75,11 @@ def test_auto_compiles_long_runs_on_cuda_that_have_no_experts(values_of, monkeyp
     monkeypatch.setattr(devices, "cuda_count", lambda: 1)
     values = values_of(max_iters=5000).replace(device="auto", compile="auto")
     changes = ({}, {"max_iters": 100}, {"n_expert": 4})
-    assert [settle_devices(values.replace(**each)).compile for each in changes] == [True, False, False]
+    assert [settle_devices(values.replace(**each)).compile for each in changes] == [
+        True,
+        False,
+        False,
+    ]
     assert settle_devices(values.replace(n_expert=4, compile=True)).compile
 
 

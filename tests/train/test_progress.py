@@ -68,9 +68,15 @@ def test_a_point_of_the_curve_is_of_the_steps_since_the_last_one():
         0,
         math.inf,
     )
-    member = Member.of(TrainingRun("0", values), {"iteration": 10, "counted": 10, "wall_seconds": 2.0})
+    member = Member.of(
+        TrainingRun("0", values), {"iteration": 10, "counted": 10, "wall_seconds": 2.0}
+    )
     first = member.add_point(loss=30.0, norm=20.0)
-    assert (first["train_loss"], first["grad_norm"], first["tokens_per_second"]) == (3.0, 2.0, 10 * 32 / 2.0)
+    assert (first["train_loss"], first["grad_norm"], first["tokens_per_second"]) == (
+        3.0,
+        2.0,
+        10 * 32 / 2.0,
+    )
     member.iteration, member.wall_seconds = 14, 3.0
     member.counted += 4
     second = member.add_point(loss=8.0, norm=4.0)
@@ -83,29 +89,43 @@ def test_a_point_of_the_curve_is_of_the_steps_since_the_last_one():
 
 def test_an_evaluation_takes_the_points_and_its_time_counts_in_no_rate():
     member = Member.of(
-        TrainingRun("0", VALUES), {"iteration": 7, "wall_seconds": 2.0, "points": [{}], "slot_steps": 3.5}
+        TrainingRun("0", VALUES),
+        {"iteration": 7, "wall_seconds": 2.0, "points": [{}], "slot_steps": 3.5},
     )
     record = member.record({"val_loss": 2.5, "accuracy": 0.5}, 0.25)
-    assert record == Record("0", 7, 2.5, "running", (2.5, 7), 2.25, 0.25, 3.5, [{}], {"accuracy": 0.5})
+    assert record == Record(
+        "0", 7, 2.5, "running", (2.5, 7), 2.25, 0.25, 3.5, [{}], {"accuracy": 0.5}
+    )
     assert (member.evaluated, member.points, member.point_seconds) == (7, [], 0.25)
 
 
 def test_the_numbers_of_a_step_are_those_of_the_run():
-    own = {"betas": (0.8, 0.95), "eps": 1e-6, "momentum": 0.7, "weight_decay": 0.3, "dropout": 0.1}
+    own = {
+        "betas": (0.8, 0.95),
+        "eps": 1e-6,
+        "momentum": 0.7,
+        "weight_decay": 0.3,
+        "dropout": 0.1,
+    }
     values = VALUES.replace(**own, learning_rate=0.5, warmup_iters=0, grad_clip=None)
     numbers = Member.of(TrainingRun("0", values), {"iteration": 2}).step_numbers(["dropout"])
     assert numbers == {
         "learning_rate": 0.5, "weight_decay": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "momentum": 0.7, "step": 3,
         "correction1": 1 - 0.8**3, "correction2": (1 - 0.95**3) ** -0.5, "limit": math.inf, "loss.dropout": 0.1,
     }  # fmt: skip
-    assert Member.of(TrainingRun("0", values.replace(grad_clip=0.5)), {}).step_numbers([])["limit"] == 0.5
+    assert (
+        Member.of(TrainingRun("0", values.replace(grad_clip=0.5)), {}).step_numbers([])["limit"]
+        == 0.5
+    )
 
 
 def test_evaluations_come_at_each_interval_and_at_the_end_and_points_of_the_curve_with_them():
     run = TrainingRun("0", VALUES.replace(log_interval=3, eval_interval=7, max_iters=9))
 
     def those(asked, **known):
-        return [each for each in range(10) if asked(Member.of(run, {"iteration": each, **known}))]
+        return [
+            each for each in range(10) if asked(Member.of(run, {"iteration": each, **known}))
+        ]
 
     assert those(Member.is_due) == [0, 7, 9] and those(Member.is_due, evaluated=7) == [9]
     assert those(Member.has_point_ahead) == [2, 5, 6, 8]

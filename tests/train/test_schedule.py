@@ -38,7 +38,9 @@ def test_linear_constant_and_no_decay():
     assert learning_rate(VALUES.replace(lr_decay=False), 100) == 1e-3
 
 
-@pytest.mark.parametrize(("threshold", "patience", "factor"), [(1e-4, 1, 0.5), (0.05, 2, 0.1), (0.0, 3, 0.7)])
+@pytest.mark.parametrize(
+    ("threshold", "patience", "factor"), [(1e-4, 1, 0.5), (0.05, 2, 0.1), (0.0, 3, 0.7)]
+)
 def test_plateau_is_torchs(threshold, patience, factor):
     """The rates of torch's own scheduler over fifty losses that fall more and more slowly, with noise."""
     values = VALUES.replace(
@@ -79,7 +81,9 @@ def test_wsd_is_stable_then_falls_over_the_last_decay_share(iteration, expected)
 
 
 def test_inverse_sqrt_is_the_original_transformers():
-    values = VALUES.replace(scheduler_type="inverse_sqrt", min_lr=0.0, learning_rate=(512 * 4000) ** -0.5)
+    values = VALUES.replace(
+        scheduler_type="inverse_sqrt", min_lr=0.0, learning_rate=(512 * 4000) ** -0.5
+    )
     values = values.replace(warmup_iters=3999, max_iters=100_000)
     for step in (1, 100, 3999, 4000, 4001, 16_000, 100_000):
         published = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)  # section 5.3
@@ -104,7 +108,9 @@ def test_stays_between_its_ends(kind, peak, low, warmup, max_iters, iteration, s
     floor = min(low, peak) if iteration >= warmup else 0.0
     assert floor * (1 - 1e-9) <= rate <= peak * (1 + 1e-9)
     if kind in ("cosine", "linear", "wsd"):
-        assert learning_rate(values, max(warmup + 1, max_iters)) == pytest.approx(min(low, peak))
+        assert learning_rate(values, max(warmup + 1, max_iters)) == pytest.approx(
+            min(low, peak)
+        )
 
 
 def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_of):
@@ -116,6 +122,9 @@ def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_o
 
 def test_a_schedule_of_ones_own_is_checked_over_all_of_training():
     own_schedule(lambda progress: 1 - progress)
-    for wrong, at in ((lambda progress: 1.5 * progress, 0.67), (lambda progress: 0.99 - progress, 1)):
+    for wrong, at in (
+        (lambda progress: 1.5 * progress, 0.67),
+        (lambda progress: 0.99 - progress, 1),
+    ):
         with pytest.raises(ValueError, match=f" at {at} of training; allowed: 0 to 1"):
             own_schedule(wrong)

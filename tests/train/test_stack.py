@@ -22,7 +22,11 @@ def train(stack, until=None):
     while len(stack):
         for record in stack.advance():
             losses.setdefault(record.key, []).append(
-                (record.iteration, record.val_loss, [point["train_loss"] for point in record.points])
+                (
+                    record.iteration,
+                    record.val_loss,
+                    [point["train_loss"] for point in record.points],
+                )
             )
             if record.state != "running" or record.iteration == until:
                 weights[record.key] = stack.snapshot(record.key).rows
@@ -70,7 +74,11 @@ LIKE = {
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "name", ["plain", *(pytest.param(each, marks=pytest.mark.slow) for each in LIKE if each != "plain")]
+    "name",
+    [
+        "plain",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in LIKE if each != "plain"),
+    ],
 )
 def test_a_stack_of_four_equals_four_stacks_of_one(name, unlike, tokens):
     shape, changed = LIKE[name]
@@ -89,7 +97,11 @@ def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens):
     for broken in (False, True):
         stack = Stack(runs[0].values, tokens, tokens, capacity=4)
         for index, run in enumerate(runs):
-            rate = {"learning_rate": 1e6} if broken and index == 1 and fault == "learning rate" else {}
+            rate = (
+                {"learning_rate": 1e6}
+                if broken and index == 1 and fault == "learning rate"
+                else {}
+            )
             stack.admit(TrainingRun(run.key, run.values.replace(**rate)))
         if broken and fault == "weight":
             stack._rows["weights"][1, 100] = float("nan")
@@ -154,7 +166,9 @@ while "resumed" in stack.keys:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paused_at", ["evaluation", "between"])
-def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(paused_at, unlike, tokens, tmp_path):
+def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
+    paused_at, unlike, tokens, tmp_path
+):
     import json
 
     runs = unlike("P", **SHORT)
@@ -175,7 +189,10 @@ def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(paused_a
     np.save(tmp_path / "tokens.npy", tokens)
     (tmp_path / "resumed").mkdir()
     (tmp_path / "other").mkdir()
-    arguments = [str(tmp_path), json.dumps([runs[2].values.as_dict(), runs[0].values.as_dict()])]
+    arguments = [
+        str(tmp_path),
+        json.dumps([runs[2].values.as_dict(), runs[0].values.as_dict()]),
+    ]
     subprocess.run([sys.executable, "-c", RESUME, *arguments], check=True)
     found = read_snapshot(tmp_path / "resumed")
     assert found is not None
@@ -183,7 +200,9 @@ def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(paused_a
         assert torch.equal(row, found.rows[name]), name
 
 
-def test_a_point_has_the_rate_of_its_last_step_and_the_speed_since_the_one_before(values_of, tokens):
+def test_a_point_has_the_rate_of_its_last_step_and_the_speed_since_the_one_before(
+    values_of, tokens
+):
     values = values_of(warmup_iters=8)
     stack = begun(values, tokens)
     points = [point for _ in range(3) for record in stack.advance() for point in record.points]
@@ -192,14 +211,19 @@ def test_a_point_has_the_rate_of_its_last_step_and_the_speed_since_the_one_befor
     for index, point in enumerate(points):
         assert point["iteration"] == 5 * (index + 1)
         assert point["learning_rate"] == learning_rate(values, point["iteration"] - 1)
-        if (point["iteration"] - 5) % values.eval_interval:  # an evaluation's seconds are no step's
+        # An evaluation's seconds are no step's.
+        if (point["iteration"] - 5) % values.eval_interval:
             trained = 5 * values.batch_size * values.block_size
-            assert point["tokens_per_second"] == pytest.approx(trained / (point["wall_seconds"] - seconds))
+            assert point["tokens_per_second"] == pytest.approx(
+                trained / (point["wall_seconds"] - seconds)
+            )
         seconds = point["wall_seconds"]
 
 
 def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens):
-    values = values_of(learning_rate=3e-2, grad_clip=None, max_iters=100, warmup_iters=0, eval_interval=10)
+    values = values_of(
+        learning_rate=3e-2, grad_clip=None, max_iters=100, warmup_iters=0, eval_interval=10
+    )
     stack = begun(values, tokens)
     best = None
     while len(stack):

@@ -65,7 +65,9 @@ def test_staged_steps_train_what_the_others_do(changed, unlike, tokens):
     (points, rows), (staged_points, staged_rows) = found
     assert staged_points.keys() == points.keys() >= {"run1", "run2", "run3"}
     for key in points:
-        assert torch.allclose(staged_rows[key]["weights"], rows[key]["weights"], rtol=0, atol=2e-5), key
+        assert torch.allclose(
+            staged_rows[key]["weights"], rows[key]["weights"], rtol=0, atol=2e-5
+        ), key
         for (at, loss, losses), (also_at, also, also_losses) in zip(
             points[key], staged_points[key], strict=True
         ):

@@ -35,7 +35,8 @@ Columns = Annotated[
     ),
 ]
 Where = Annotated[
-    str | None, option("EXPR", "Use only rows where this holds: \"lr < 1e-3 and optimizer == 'adamw'\".")
+    str | None,
+    option("EXPR", "Use only rows where this holds: \"lr < 1e-3 and optimizer == 'adamw'\"."),
 ]
 Count = Annotated[
     str | None,
@@ -155,7 +156,9 @@ def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
     rows, reasons = [], dict[str, list[str]]()
     for name, entry in entries.items():
         ends = {end: cell_text(entry[end]) for end in ("low", "high")}
-        rows.append({"quantity": name, "value": entry["value"], **ends, "verdict": entry["verdict"]})
+        rows.append(
+            {"quantity": name, "value": entry["value"], **ends, "verdict": entry["verdict"]}
+        )
         if entry["verdict"] != "identified":
             reasons.setdefault(entry["why"], []).append(name)
     print_rows(rows, text=("quantity", "verdict"))

@@ -43,7 +43,9 @@ def fit(
         float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")
     ] = None,
     tuned: Tuned = None,
-    report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
+    report: Annotated[
+        Path | None, option("PAGE.html", "Write a page of the law, with figures.")
+    ] = None,
     lab: Lab = None,
 ) -> Answer:
     """Fit a law to a table, with a verdict on every number.
@@ -65,7 +67,9 @@ def fit(
     laws, answer = read.hyperparameters(), assessed.as_dict()
     answer |= {"isoflop": None, "hyperparameters": laws.as_dict() if laws else None}
     with suppress(BadInput):  # there are no budgets of several sizes
-        curves = isoflop(assessed.points, assessed.budget, next(iter(assessed.tuning.doubts), None))
+        curves = isoflop(
+            assessed.points, assessed.budget, next(iter(assessed.tuning.doubts), None)
+        )
         answer["isoflop"] = asdict(curves)
     if report:
         from sweeplab.report.writer import write_law_report
@@ -82,7 +86,9 @@ def _print_assessment(answer: Plain) -> None:
     say(f"a departure from the form: {answer['misfit']['status']}")
     say_some([test["says"] for test in answer["holdout"][:1]])
     for name, size in answer["measured"].items():
-        say(f"{_MEASURED[name]}: {size['value']:.2%} of the loss ({size['low']:.2%} to {size['high']:.2%})")
+        say(
+            f"{_MEASURED[name]}: {size['value']:.2%} of the loss ({size['low']:.2%} to {size['high']:.2%})"
+        )
     if answer["isoflop"]:
         say("\nby curves at equal FLOPs")
         print_rows(answer["isoflop"]["budgets"], text=("edge",), keys=_MINIMA)
@@ -91,7 +97,9 @@ def _print_assessment(answer: Plain) -> None:
         for name, law in answer["hyperparameters"]["searched"].items():
             say(f"\nthe best {name}")
             print_numbers(law["numbers"])
-    say(f"\nparams: {answer['conventions'].get('params')}; --json has what else was counted and left out")
+    say(
+        f"\nparams: {answer['conventions'].get('params')}; --json has what else was counted and left out"
+    )
     if "report" in answer:
         say(answer["report"])
 
@@ -99,12 +107,14 @@ def _print_assessment(answer: Plain) -> None:
 def next_runs(
     source: Source,
     flops: Annotated[
-        float | None, option("C", "FLOPs to spend on all runs.  [default: half of those spent]", min=0)
+        float | None,
+        option("C", "FLOPs to spend on all runs.  [default: half of those spent]", min=0),
     ] = None,
     quantity: Annotated[
         str | None,
         option(
-            "QUANTITY", "A number of `laws fit` to learn.  [default: N_opt exponent, else that of the law]"
+            "QUANTITY",
+            "A number of `laws fit` to learn.  [default: N_opt exponent, else that of the law]",
         ),
     ] = None,
     columns: Columns = None,
@@ -141,7 +151,9 @@ def _print_runs(chosen: Plain) -> None:
     sign = "a factor " if half["is_factor"] else "±"
     now, then = (f"{sign}{cell_text(half[when])}" for when in ("now", "then"))
     spent = f"{chosen['spent_flops']:.3g} of {chosen['budget_flops']:.3g} FLOPs"
-    say(f"{chosen['quantity']}: {now} now, about {then} with {several(chosen['n_runs'], 'run')} of {spent}")
+    say(
+        f"{chosen['quantity']}: {now} now, about {then} with {several(chosen['n_runs'], 'run')} of {spent}"
+    )
     rows = []
     for run in chosen["runs"]:
         cell = ",".join(f"{name}={value}" for name, value in run.get("cell", {}).items())

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from sweeplab.analysis.ledger import FILE_NAME, read_ledger
-from sweeplab.cli.laws import Columns, Count, Law, Read, Source, Tuned, Where, read_source, say_some
+from sweeplab.cli.laws import (
+    Columns,
+    Count,
+    Law,
+    Read,
+    Source,
+    Tuned,
+    Where,
+    read_source,
+    say_some,
+)
 from sweeplab.cli.options import Force, Lab, argument, flag, option, studies
 from sweeplab.cli.printing import Answer, cell_text, interval, print_rows, say
 from sweeplab.errors import BadInput, conflict
@@ -27,11 +37,18 @@ def predict(
     source: Source,
     at: Annotated[
         str | None,
-        option("NAME=VALUE,…", "A size: of params and tokens, or of every hyperparameter of a study's grid."),
+        option(
+            "NAME=VALUE,…",
+            "A size: of params and tokens, or of every hyperparameter of a study's grid.",
+        ),
     ] = None,
-    targets: Annotated[Path | None, option("FILE", "A study file, whose cells are the sizes.")] = None,
+    targets: Annotated[
+        Path | None, option("FILE", "A study file, whose cells are the sizes.")
+    ] = None,
     seal: Annotated[bool, flag("Seal it in the ledger, for `laws verify`.", "--seal")] = False,
-    write: Annotated[Path | None, option("FILE", "Write the study file that trains the size.")] = None,
+    write: Annotated[
+        Path | None, option("FILE", "Write the study file that trains the size.")
+    ] = None,
     columns: Columns = None,
     count: Count = None,
     where: Where = None,
@@ -61,7 +78,11 @@ def predict(
         raise BadInput("which size? give --at NAME=VALUE,… or --targets FILE")
     read = read_source(source, columns, count, lab, where, tuned)
     answer: Plain = {"source": source, "left_out": {}, "warnings": []}
-    if at and read.studies and not {part.partition("=")[0].strip() for part in at.split(",")} & set(COUNTS):
+    if (
+        at
+        and read.studies
+        and not {part.partition("=")[0].strip() for part in at.split(",")} & set(COUNTS)
+    ):
         predicted = _of_size(read, at, lab, seal or write is not None)
         answer["sizes"], assessed, forecasts = [predicted.as_dict()], predicted.law, []
         if predicted.loss:
@@ -94,10 +115,13 @@ def predict(
         names = tuple(read.studies.specs) if read.studies else (source,)
         home = lab_folder(lab)
         path = home / FILE_NAME
-        entries, answer["warnings"] = sealing.seal(path, names, read.counting, assessed, home, forecasts)
+        entries, answer["warnings"] = sealing.seal(
+            path, names, read.counting, assessed, home, forecasts
+        )
         answer["ledger"] = str(path)
         answer["sealed"] = [
-            {"number": entry.number, "sha256": entry.sha256, **entry.forecast} for entry in entries
+            {"number": entry.number, "sha256": entry.sha256, **entry.forecast}
+            for entry in entries
         ]
     return answer, _print_prediction
 
@@ -118,7 +142,9 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> Prediction
     changes = [f"--at {part}" for part in at.split(",")]
     predicted = predict_size(folder, read.studies, read.points, changes, read.counting)
     if is_kept:
-        check_same_study(predicted.spec, StudyFolder(folder.lab, predicted.spec.name), predicted.plan.data)
+        check_same_study(
+            predicted.spec, StudyFolder(folder.lab, predicted.spec.name), predicted.plan.data
+        )
     return predicted
 
 
@@ -156,7 +182,10 @@ def _targets(
         return sealing.cell_targets(read_study(file), lab_folder(lab), counting)
     if read.studies:
         text = {name: data["text_digest"] for name, data in read.studies.data.items()}
-        digests = {name: sealing.study_digest(spec, text[name]) for name, spec in read.studies.specs.items()}
+        digests = {
+            name: sealing.study_digest(spec, text[name])
+            for name, spec in read.studies.specs.items()
+        }
     counts = {role: asked[role] for role in COUNTS if role in asked}
     return [sealing.point_target(read.points, counts, digests, counting)], {}
 
@@ -166,7 +195,9 @@ def _print_prediction(answer: Facts) -> None:
     for size in answer["sizes"]:
         loss = size["loss"]
         numbers = {"loss": loss["value"], "low": loss["low"], "high": loss["high"]}
-        rows.append({"size": size.get("name", size["cell"]), **numbers, "verdict": loss.get("verdict")})
+        rows.append(
+            {"size": size.get("name", size["cell"]), **numbers, "verdict": loss.get("verdict")}
+        )
     print_rows(rows, text=_TEXT)
     size = answer["sizes"][0]
     if len(answer["sizes"]) == 1:
@@ -178,16 +209,21 @@ def _print_prediction(answer: Facts) -> None:
     say_some([f"warning: {words}" for words in answer["warnings"]], "yellow")
     if "sealed" in answer:
         say(f"sealed in {answer['ledger']}, last line {answer['sealed'][-1]['sha256']}")
-        say("publish that before the run starts, in git for example: otherwise it proves nothing to others")
+        say(
+            "publish that before the run starts, in git for example: otherwise it proves nothing to others"
+        )
     if "study_file" in answer:
         say(f"next: sweeplab run {answer['study_file']}")
 
 
 def verify(
     study: Annotated[
-        str | None, argument("STUDY", "Only forecasts for this study or from it.", autocompletion=studies)
+        str | None,
+        argument("STUDY", "Only forecasts for this study or from it.", autocompletion=studies),
     ] = None,
-    against: Annotated[Path | None, option("FILE", "The forecasts' table, with new rows added.")] = None,
+    against: Annotated[
+        Path | None, option("FILE", "The forecasts' table, with new rows added.")
+    ] = None,
     lab: Lab = None,
 ) -> Answer:
     """Check the ledger, score forecasts whose runs ended, and list all.
@@ -223,9 +259,15 @@ def _print_scores(answer: Facts) -> None:
         if scored["held"] is not None:
             error = f"{scored['error']:+.2%}"
             outcome = "held" if scored["held"] else "missed"
-        row = {"": scored["number"], "forecast": " ".join([place, *forecast["run"]["cells"][:1]])}
+        row = {
+            "": scored["number"],
+            "forecast": " ".join([place, *forecast["run"]["cells"][:1]]),
+        }
         row |= {size: forecast["at"].get(size) for size in ("params", "tokens")}
-        row |= {"predicted": forecast["predicted"]["loss"], "interval": interval(forecast["predicted"])}
+        row |= {
+            "predicted": forecast["predicted"]["loss"],
+            "interval": interval(forecast["predicted"]),
+        }
         rows.append(row | {"outcome": outcome, "loss": scored["loss"], "error": error})
     print_rows(rows, text=_TEXT)
     for scored in answer["forecasts"]:

@@ -30,11 +30,17 @@ def init(
     preset: options.Preset = None,
     data: Annotated[
         str | None,
-        option("FILE", "Choose all for data of your own: a file, a folder, tokens; five minutes at most."),
+        option(
+            "FILE",
+            "Choose all for data of your own: a file, a folder, tokens; five minutes at most.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        option("FILE", "Where to write it.  [default: NAME.yaml, in the folder studies if there is one]"),
+        option(
+            "FILE",
+            "Where to write it.  [default: NAME.yaml, in the folder studies if there is one]",
+        ),
     ] = None,
     force: options.Force = False,
 ) -> None:
@@ -56,15 +62,21 @@ def init(
     from sweeplab.study.values import SUGGESTED
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))
+        raise BadInput(
+            Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside")
+        )
     file = output or Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
     if data is not None:
         from sweeplab.sweep.planning import allow_files
     if data is not None and not table:
         if search or grid or preset:
-            raise BadInput(Problem("--data chooses all values", "--table, --output and --force beside it"))
+            raise BadInput(
+                Problem("--data chooses all values", "--table, --output and --force beside it")
+            )
         if file.exists() and not force:
-            raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file))
+            raise BadInput(
+                Problem("the file exists already", "--force to overwrite it", file=file)
+            )
         say_start(f"reading {data}")
         text, spec, words = first_study(name, data, file)
         allow_files(spec, lab_folder(None))  # the user has named them
@@ -72,11 +84,15 @@ def init(
         typer.echo("\n".join(words))
         return
     section = section_of(data, file.parent) if data is not None else None
-    asked = [f"--grid {each}" for each in grid or ()] + [f"--search {each}" for each in search or ()]
+    asked = [f"--grid {each}" for each in grid or ()] + [
+        f"--search {each}" for each in search or ()
+    ]
     values, entries = preset_of(preset).values if preset else {}, read_options(asked)
 
     def text_of(tables: MarkdownTables) -> str:
-        searches = {name: entry for name, entry in entries["search"].items() if entry != SUGGESTED}
+        searches = {
+            name: entry for name, entry in entries["search"].items() if entry != SUGGESTED
+        }
         searched = None if search is None else [*entries["search"]]
         known, ranges = {**values, **tables.values}, tables.ranges | searches
         return study_text(name, searched, known, ranges, entries["grid"], section)
@@ -95,7 +111,10 @@ def init(
 
 
 def rename(
-    name: options.StudyName, new: options.NewName, yes: options.Yes = False, lab: options.Lab = None
+    name: options.StudyName,
+    new: options.NewName,
+    yes: options.Yes = False,
+    lab: options.Lab = None,
 ) -> Answer:
     """Rename a study in the lab and in MLflow.
 
@@ -138,7 +157,9 @@ def new_file(file: Path, text: str, force: bool) -> None:
         if force:
             write_whole(file, text.encode())
         elif not write_new(file, text.encode()):
-            raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file))
+            raise BadInput(
+                Problem("the file exists already", "--force to overwrite it", file=file)
+            )
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=file)) from error
 

@@ -37,13 +37,17 @@ def plan(
     search: options.Search = None,
     name: options.Name = None,
     layers: Annotated[
-        bool, flag("Count the parameters part by part instead; FILE may be a preset.", "--layers")
+        bool,
+        flag("Count the parameters part by part instead; FILE may be a preset.", "--layers"),
     ] = False,
     coordinates: Annotated[
-        bool, flag("Check instead how activations grow with the width, on a page.", "--coordinates")
+        bool,
+        flag("Check instead how activations grow with the width, on a page.", "--coordinates"),
     ] = False,
     cell: options.OneCell = None,
-    bench: Annotated[bool, flag("Time the ways to train the largest cell on this CPU.", "--bench")] = False,
+    bench: Annotated[
+        bool, flag("Time the ways to train the largest cell on this CPU.", "--bench")
+    ] = False,
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
 ) -> Answer:
@@ -81,7 +85,9 @@ def plan(
         from sweeplab.sweep.planning import bench_study
 
         timed, ways = bench_study(study.spec, study.folder.lab)
-        return {"cell": timed, "ways": [asdict(way) for way in ways]}, lambda _: _print_ways(timed, ways)
+        return {"cell": timed, "ways": [asdict(way) for way in ways]}, lambda _: _print_ways(
+            timed, ways
+        )
     planned = study.plan()
     ahead = look_ahead(study.spec, study.lab)
     algorithms = {"sampler": settled_sampler(study.spec), "pruner": study.spec.pruner}
@@ -109,7 +115,9 @@ def _check_widths(file: Path, changes: Sequence[str], cell: str | None, lab: Pat
         checked = check_coordinates(file, changes, cell, say=update)
     lines = []
     for name, row in checked["steepest"].items():
-        lines.append(f"{name}: activations grow at most as width^{row['power']:.2f}, after {row['layer']}")
+        lines.append(
+            f"{name}: activations grow at most as width^{row['power']:.2f}, after {row['layer']}"
+        )
     return checked, "\n".join(lines)
 
 
@@ -121,7 +129,9 @@ def _print_models(counted: dict[str, Any]) -> None:
 def _print_parts(counted: dict[str, Any]) -> None:
     say(f"{counted['model']}: {several(counted['total'], 'parameter')}")
     if counted["active"] < counted["total"]:
-        say(f"{counted['active']:,} of them active: a token uses only the experts that it is routed to")
+        say(
+            f"{counted['active']:,} of them active: a token uses only the experts that it is routed to"
+        )
     parts = [
         {
             "part": part["component"],
@@ -197,7 +207,11 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
     if plan.dtype_by:
         lines.append(f"dtype {plan.dtype}: {plan.dtype_by}")
     room = f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead.free_bytes)} free on disk"
-    lines += [reaches_in_words(plan.reaches), plan.mirror, f"checkpoints and snapshots take up to {room}"]
+    lines += [
+        reaches_in_words(plan.reaches),
+        plan.mirror,
+        f"checkpoints and snapshots take up to {room}",
+    ]
     for line in filter(None, lines):
         say(line)
     say_warnings(plan.warnings)
@@ -215,22 +229,32 @@ def _print_data(name: str, data: DataDescription) -> None:
 
 def overlap(val: float, test: float, n_duplicates: int) -> str:
     """Say which shares of a text's other splits occur in the training split too."""
-    words = f"{val:.1%} of validation and {test:.1%} of test text also occur in the training split"
+    words = (
+        f"{val:.1%} of validation and {test:.1%} of test text also occur in the training split"
+    )
     if n_duplicates:
         words += f"; {n_duplicates} near-duplicate documents left out"
     return words
 
 
 def _print_search(plan: Plan, ahead: Outlook) -> None:
-    for epochs, max_iters in dict.fromkeys((cell.epochs, cell.max_iters) for cell in plan.cells):
+    for epochs, max_iters in dict.fromkeys(
+        (cell.epochs, cell.max_iters) for cell in plan.cells
+    ):
         if epochs:
-            steps = several(max_iters, "iteration") if max_iters else "as many iterations as batches"
+            steps = (
+                several(max_iters, "iteration")
+                if max_iters
+                else "as many iterations as batches"
+            )
             say(f"epochs {epochs:g}: {steps}")
     for name, entry in ahead.ranges.items():
         say(f"search {name}: {yaml_text(entry)}")
     excluded: dict[str, list[str]] = {}
     for point in plan.excluded:
-        values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")
+        values = ",".join(
+            f"{name}={value}" for name, value in point.items() if name != "reason"
+        )
         excluded.setdefault(point["reason"], []).append(values)
     for reason, points in excluded.items():
         say(f"excluded {several_named(points)}: breaks {reason}")

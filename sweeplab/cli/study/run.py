@@ -66,7 +66,9 @@ def run(
     """
     changes = options.overrides(override, grid, search, engine)
     if dry_run:
-        print_answer(plan(file, changes, name=name, allow_plugins=allow_plugins, lab=lab), as_json)
+        print_answer(
+            plan(file, changes, name=name, allow_plugins=allow_plugins, lab=lab), as_json
+        )
         return
     file = options.named_file(file, lab)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
@@ -119,7 +121,8 @@ def confirm(
 def watch(
     name: options.MaybeStudyName = None,
     log: Annotated[
-        bool, flag("Print events and the workers' output instead, also of an ended study.", "--log")
+        bool,
+        flag("Print events and the workers' output instead, also of an ended study.", "--log"),
     ] = False,
     lab: options.Lab = None,
     as_json: options.AsJson = False,
@@ -207,7 +210,10 @@ def transfer(
 
 def _print_transferred(answer: Mapping[str, Any]) -> None:
     for size in answer["sizes"]:
-        predicted, loss = size["prediction"]["values"]["learning_rate"], size["prediction"]["loss"]
+        predicted, loss = (
+            size["prediction"]["values"]["learning_rate"],
+            size["prediction"]["loss"],
+        )
         say(f"{size['large']}, {size['parametrization']} parametrization", "bold")
         rows = []
         for rung in size["losses"]:
@@ -220,7 +226,9 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
             rows.append(row | {"above the best": _share(rung["cost"]), "": ", ".join(marks)})
         print_rows(rows, text=("",))
         ends = f" ({interval(predicted)})" if predicted["low"] is not None else ""
-        say(f"predicted learning rate {cell_text(size['predicted'])}{ends}, {predicted['verdict']}")
+        say(
+            f"predicted learning rate {cell_text(size['predicted'])}{ends}, {predicted['verdict']}"
+        )
         if size["held"] is None:
             say(f"loss: {loss['why']}")
         else:
@@ -298,21 +306,36 @@ def resume(
         return
     from sweeplab.cli.study.view import run_with_view
 
-    raise typer.Exit(run_with_view(open_study(folder.name, lab, allow_plugins=allow_plugins), as_json))
+    raise typer.Exit(
+        run_with_view(open_study(folder.name, lab, allow_plugins=allow_plugins), as_json)
+    )
 
 
 def extend(
     name: options.StudyName,
-    trials_per_cell: Annotated[str | None, option("N", "Trials of each cell, in total.")] = None,
-    time: Annotated[str | None, option("TIME", "Wall time in total, such as 30m, 2h, or none.")] = None,
+    trials_per_cell: Annotated[
+        str | None, option("N", "Trials of each cell, in total.")
+    ] = None,
+    time: Annotated[
+        str | None, option("TIME", "Wall time in total, such as 30m, 2h, or none.")
+    ] = None,
     widen: Annotated[
         str | None,
-        option("HYPERPARAMETER", "Widen the range of this one, where its best values lie at an end."),
+        option(
+            "HYPERPARAMETER",
+            "Widen the range of this one, where its best values lie at an end.",
+        ),
     ] = None,
     to_next: Annotated[
-        bool, flag("Add the sizes and seeds that tell most about the law, for half the FLOPs.", "--next")
+        bool,
+        flag(
+            "Add the sizes and seeds that tell most about the law, for half the FLOPs.",
+            "--next",
+        ),
     ] = False,
-    no_run: Annotated[bool, flag("Only write the change, and train nothing.", "--no-run")] = False,
+    no_run: Annotated[
+        bool, flag("Only write the change, and train nothing.", "--no-run")
+    ] = False,
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
     as_json: options.AsJson = False,
@@ -349,7 +372,9 @@ def extend(
     write_line(done.what)
     from sweeplab.cli.study.view import run_with_view
 
-    raise typer.Exit(run_with_view(open_study(folder.name, lab, allow_plugins=allow_plugins), as_json))
+    raise typer.Exit(
+        run_with_view(open_study(folder.name, lab, allow_plugins=allow_plugins), as_json)
+    )
 
 
 def enqueue(
@@ -362,7 +387,9 @@ def enqueue(
         ),
     ],
     cell: options.OneCell = None,
-    dry_run: Annotated[bool, options.flag("Only say which trials would be enqueued.", "--dry-run")] = False,
+    dry_run: Annotated[
+        bool, options.flag("Only say which trials would be enqueued.", "--dry-run")
+    ] = False,
     lab: options.Lab = None,
 ) -> Answer:
     """Enqueue trials with given values, to run next.

@@ -14,7 +14,15 @@ import typer
 
 from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option
-from sweeplab.cli.printing import Answer, answer_of, cell_text, print_answer, print_rows, say, say_prose
+from sweeplab.cli.printing import (
+    Answer,
+    answer_of,
+    cell_text,
+    print_answer,
+    print_rows,
+    say,
+    say_prose,
+)
 from sweeplab.cli.study.manage import write_study
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import duration, out_of, several, written, yaml_text
@@ -73,8 +81,12 @@ def show(
     name: options.MaybeStudyName = None,
     trial: Annotated[int | None, option("N", "Show this trial.")] = None,
     cell: options.ShownCell = None,
-    trials: Annotated[bool, flag("List trials instead of cells, the best first.", "--trials")] = False,
-    sort: Annotated[str | None, option("NAME", "With --trials: by this column, the lowest first.")] = None,
+    trials: Annotated[
+        bool, flag("List trials instead of cells, the best first.", "--trials")
+    ] = False,
+    sort: Annotated[
+        str | None, option("NAME", "With --trials: by this column, the lowest first.")
+    ] = None,
     top: Annotated[int, option("N", "With --trials: at most so many.", min=1)] = 10,
     lab: options.Lab = None,
 ) -> Answer:
@@ -122,7 +134,10 @@ def print_study(study: dict[str, Any]) -> None:
         say_prose(f"note{f' of {place}' if place else ''}: {text}")
     if study["removed"]:
         removed = ", ".join(study["removed"])
-        say(f"removed from this version: {removed}; these runs are shown from their records", "yellow")
+        say(
+            f"removed from this version: {removed}; these runs are shown from their records",
+            "yellow",
+        )
     for finding in study["findings"]:
         say_prose(f"to change: {finding.in_words()}", "yellow")
     print_failures(study)
@@ -214,8 +229,12 @@ def best(
     name: options.MaybeStudyName = None,
     cell: options.OneCell = None,
     trial: Annotated[int | None, option("N", "Show this trial instead.")] = None,
-    as_yaml: Annotated[bool, flag("Print the study file that trains it again.", "--yaml")] = False,
-    output: Annotated[Path | None, option("FILE", "Write the study file that trains it again.")] = None,
+    as_yaml: Annotated[
+        bool, flag("Print the study file that trains it again.", "--yaml")
+    ] = False,
+    output: Annotated[
+        Path | None, option("FILE", "Write the study file that trains it again.")
+    ] = None,
     force: options.Force = False,
     lab: options.Lab = None,
     as_json: options.AsJson = False,
@@ -273,7 +292,9 @@ def _print_best(best: Mapping[str, Any], choice: Sequence[str]) -> None:
         value = _measured_value(best["metric"], best["value"])
     seeds = "seeds" if len(best["seeds"]) > 1 else "seed"
     numbers = ", ".join(map(str, best["seeds"]))
-    say(f"{value}  trial {best['trial']} in {best['cell']}, {seeds} {numbers}: {best['outcome']}")
+    say(
+        f"{value}  trial {best['trial']} in {best['cell']}, {seeds} {numbers}: {best['outcome']}"
+    )
     if best["whole_val_loss"] is not None:
         say(f"  val_loss    {best['whole_val_loss']:.4f} {MEASURED_ON['whole_val_loss']}")
     for clause in choice:
@@ -292,13 +313,17 @@ def diff(
     names: Annotated[
         list[str],
         argument(
-            "A B", "Names of two studies, or NAME/CELL/TRIAL of trials.", autocompletion=options.studies
+            "A B",
+            "Names of two studies, or NAME/CELL/TRIAL of trials.",
+            autocompletion=options.studies,
         ),
     ],
     page: Annotated[
         bool, flag("Write a page with their sweeps side by side, of two or more.", "--page")
     ] = False,
-    dashboard: Annotated[Path | None, option("FILE", "An edited copy of dashboards/compare.yaml.")] = None,
+    dashboard: Annotated[
+        Path | None, option("FILE", "An edited copy of dashboards/compare.yaml.")
+    ] = None,
     lab: options.Lab = None,
 ) -> Answer:
     """Show how two studies or trials differ.
@@ -313,25 +338,36 @@ def diff(
     $ sweeplab diff small longer wider --page
     """
     if len(names) < 2 or (len(names) > 2 and not page):
-        raise BadInput(Problem(f"{several(len(names), 'name')}", "two; with --page two or more"))
+        raise BadInput(
+            Problem(f"{several(len(names), 'name')}", "two; with --page two or more")
+        )
     if page:
         from sweeplab.api import write_report
 
         folders = [find_study(lab, name) for name in names]
         written = str(write_report("compare", folders[0].lab, names, None, dashboard))
         return {"report": written}, written
-    (a, cell_of_a, trial_a), (b, cell_of_b, trial_b) = (options.study_or_trial(name, lab) for name in names)
+    (a, cell_of_a, trial_a), (b, cell_of_b, trial_b) = (
+        options.study_or_trial(name, lab) for name in names
+    )
     if trial_a is None and trial_b is None:
         return showing.differ(a, b), _print_differences
     if trial_a is None or trial_b is None:
         raise BadInput(Problem("a study and a trial", "two studies, or two trials"))
-    one, other = StudyTrials(a).find(cell_of_a, trial_a), StudyTrials(b).find(cell_of_b, trial_b)
-    return showing.differ_in_trials(one, other), lambda rows: print_rows(rows, text=("name", "a", "b"))
+    one, other = (
+        StudyTrials(a).find(cell_of_a, trial_a),
+        StudyTrials(b).find(cell_of_b, trial_b),
+    )
+    return showing.differ_in_trials(one, other), lambda rows: print_rows(
+        rows, text=("name", "a", "b")
+    )
 
 
 def note(
     name: options.StudyName,
-    text: Annotated[str, argument("TEXT", "The note, in place of an earlier one; an empty text removes it.")],
+    text: Annotated[
+        str, argument("TEXT", "The note, in place of an earlier one; an empty text removes it.")
+    ],
     trial: Annotated[
         str | None, option("CELL/N", "The trial that it is about, instead of the study.")
     ] = None,
@@ -358,7 +394,9 @@ def note(
 def _print_differences(differences: dict[str, Any]) -> None:
     a, b = differences["a"], differences["b"]
     if differences["precision"]:
-        trained = " and ".join(f"{name} in {dtype}" for name, dtype in differences["precision"].items())
+        trained = " and ".join(
+            f"{name} in {dtype}" for name, dtype in differences["precision"].items()
+        )
         say(f"trained in unlike precision, which changes losses too: {trained}\n", "yellow")
     for kind in ("file", "data", "code", "results"):
         if not differences[kind]:
@@ -412,7 +450,8 @@ def publish(
 def export(
     name: options.StudyName,
     output: Annotated[
-        Path | None, option("FILE", "The .csv or .parquet file to write, instead of standard output.")
+        Path | None,
+        option("FILE", "The .csv or .parquet file to write, instead of standard output."),
     ] = None,
     lab: options.Lab = None,
 ) -> Answer:
@@ -433,4 +472,7 @@ def export(
         rows = json.loads(frame.to_json(orient="records"))  # missing values as null
         return rows, lambda _: print(frame.to_csv(index=False), end="")
     write(frame, output)
-    return {"output": str(output), "rows": len(frame)}, f"{several(len(frame), 'run')} written to {output}"
+    return {
+        "output": str(output),
+        "rows": len(frame),
+    }, f"{several(len(frame), 'run')} written to {output}"

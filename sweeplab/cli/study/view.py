@@ -78,12 +78,16 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         progress, doing = self._progress, f"{self._name}: starting"
         if progress is not None:
-            doing = LEAVING.get(progress.phase, "") if progress.live else self._at_rest(progress)
+            doing = (
+                LEAVING.get(progress.phase, "") if progress.live else self._at_rest(progress)
+            )
             yield _line(self._name, "bold")
             yield _line(", ".join(_where(progress)), "dim")
             yield Text()
             lines_beside = 13  # those above and below the trials, and what an interrupt says
-            yield from _trials(progress, options.max_width, max(1, options.size.height - lines_beside))
+            yield from _trials(
+                progress, options.max_width, max(1, options.size.height - lines_beside)
+            )
             yield from _totals(progress, options.max_width)
         if self._notice:
             yield _line(self._notice, "yellow")
@@ -116,7 +120,9 @@ class Lines:
             if isinstance(event, events.Tick) and not progress.places:
                 return  # tracking is not open yet, and if it does not answer one line says so
             cells = several(len(progress.plan.cells), "cell")
-            self._say(f"{name}: {_trials_done(progress)}, {cells}, {workers_in_words(progress.plan)}")
+            self._say(
+                f"{name}: {_trials_done(progress)}, {cells}, {workers_in_words(progress.plan)}"
+            )
         if self._state != progress.state:
             self._state = progress.state
             self._say(f"{name}: {progress.state}")
@@ -164,7 +170,10 @@ def _trials(progress: StudyProgress, width: int, most: int) -> Iterator[Table | 
     for event in trials[:most]:
         iteration, loss = "starting", ""
         if isinstance(event, events.RunEvaluated):
-            iteration, loss = out_of(event.iteration, most_iters[event.cell]), f"{event.val_loss:.3f}"
+            iteration, loss = (
+                out_of(event.iteration, most_iters[event.cell]),
+                f"{event.val_loss:.3f}",
+            )
         table.add_row(on_one_line(event.cell), f"#{event.trial}", iteration, loss)
     yield table
     if len(trials) > most:
@@ -174,10 +183,16 @@ def _trials(progress: StudyProgress, width: int, most: int) -> Iterator[Table | 
 
 def _totals(progress: StudyProgress, width: int) -> Iterator[ProgressBar | Text]:
     if progress.plan.trials:
-        yield ProgressBar(total=progress.plan.trials, completed=progress.counted, width=min(40, width))
+        yield ProgressBar(
+            total=progress.plan.trials, completed=progress.counted, width=min(40, width)
+        )
     yield _line(_trials_done(progress))
-    yield _line(", ".join([*time_left(progress), f"{duration(round(progress.seconds))} so far"]))
-    yield _line(counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim")
+    yield _line(
+        ", ".join([*time_left(progress), f"{duration(round(progress.seconds))} so far"])
+    )
+    yield _line(
+        counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim"
+    )
 
 
 @contextmanager
@@ -216,17 +231,22 @@ def _following(
         return
     view = View(name, interrupts)
     with Live(view, console=screen, refresh_per_second=4, transient=True):
-        open_streams()  # also in what others print, in which Rich looks for colors while it draws
+        # Also in what others print, in which Rich looks for colors while it draws.
+        open_streams()
         yield view.update
 
 
 @contextmanager
-def _interrupts(as_json: bool, quiet: bool) -> Iterator[tuple[Callable[[str], Any], Callable[[], int]]]:
+def _interrupts(
+    as_json: bool, quiet: bool
+) -> Iterator[tuple[Callable[[str], Any], Callable[[], int]]]:
     """Yield how to follow a study by its name, and how often Ctrl-C came meanwhile."""
     screen = console(stderr=True, quiet=quiet)
     live = _is_live(screen) and not as_json
     # A signal may interrupt a print, so a view shows its message at the next drawing.
-    with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
+    with counted_interrupts(
+        lambda text: None if live or quiet else write_line(text)
+    ) as interrupts:
         yield lambda name: _following(name, screen, live, interrupts), interrupts
 
 
@@ -249,11 +269,18 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
 
             result = study.run(update, interrupts, on_end=end)
         if as_json:
-            answer = {"study": result.folder.name, "status": result.status, "runs": result.folder.states()}
+            answer = {
+                "study": result.folder.name,
+                "status": result.status,
+                "runs": result.folder.states(),
+            }
             answer["headline"] = read_headline(result.folder).as_dict()
             ended: dict[str, Any] = {"best": {}, "report": None}
             if result.report:
-                ended = {"best": result.best and result.best.as_dict(), "report": str(result.report)}
+                ended = {
+                    "best": result.best and result.best.as_dict(),
+                    "report": str(result.report),
+                }
             print_json({**answer, **ended, "errors": result.errors})
         elif not quiet and result.report:
             say(f"open   {result.folder.command('ui')}     {result.report}")

@@ -96,7 +96,9 @@ class Texts:
     @cached_property
     def digest(self) -> str:
         """Return the sha256 of the splits as JSON."""
-        return hashlib.sha256(json.dumps([self.train, self.val, self.test]).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([self.train, self.val, self.test]).encode()
+        ).hexdigest()
 
     @property
     def n_characters(self) -> int:
@@ -127,7 +129,8 @@ class Texts:
     def encoded(self, tokenizer: Tokenizer, folder: Path) -> Encoded:
         """Return the tokens of each split, and facts of the text."""
         facts = {
-            name: getattr(self, name) for name in ("n_documents", "n_duplicates", "labels", "notes", "kind")
+            name: getattr(self, name)
+            for name in ("n_documents", "n_duplicates", "labels", "notes", "kind")
         }
         facts |= {"text_digest": self.digest, "n_characters": self.n_characters}
         facts |= dict(zip(("val_overlap", "test_overlap"), self.overlaps, strict=True))
@@ -195,7 +198,14 @@ TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca5
 TIMEOUT_SECONDS, MOST_BYTES = 30, 2**24
 
 # Skipped in the standard library's folder: third-party packages, caches, and tests, some of them deliberately broken.
-SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+SKIPPED_FOLDERS = {
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+    "test",
+    "tests",
+    "idle_test",
+}
 
 
 @dataclass(frozen=True)
@@ -217,7 +227,12 @@ class Corpus(AnyCorpus):
             splits |= deal(of_split[split], shares)
         train, val, test = ([splits[split]] for split in TENTHS)
         return Texts(
-            train, val, test, n_documents=count, n_duplicates=count - n_kept, notes=tuple(reading.notes)
+            train,
+            val,
+            test,
+            n_documents=count,
+            n_duplicates=count - n_kept,
+            notes=tuple(reading.notes),
         )
 
     def documents(self, files: Sequence[Path], reading: Reading) -> list[str]:
@@ -261,7 +276,10 @@ def download(url: str, target: Path, sha256: str) -> Path:
 
     make_folder(target.parent)
     with FileLock(target.with_name(f"{target.name}.lock")):
-        if target.exists() and hashlib.sha256(read_bytes(target, is_large=True)).hexdigest() == sha256:
+        if (
+            target.exists()
+            and hashlib.sha256(read_bytes(target, is_large=True)).hexdigest() == sha256
+        ):
             return target
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
@@ -319,7 +337,9 @@ def _readable_files(files: Sequence[Path]) -> list[str]:
 
 _DOCS = "Python's language reference, from the texts of help(); always available"
 _SOURCES = "The sources of Python's standard library, without its tests"
-_SHAKESPEARE = f"40,000 lines of Shakespeare: path, or ${TINYSHAKESPEARE_VARIABLE}, or fetched once"
+_SHAKESPEARE = (
+    f"40,000 lines of Shakespeare: path, or ${TINYSHAKESPEARE_VARIABLE}, or fetched once"
+)
 _TEXT = "Your texts: a file, a folder or a glob, one document a file, or a row of a table"
 OF_TEXT = (
     Corpus("python-docs", _DOCS, _python_docs_files, _python_docs, takes_path=False),
@@ -351,7 +371,8 @@ class LargeText:
 
     def __init__(self, files: Sequence[Path], reading: Reading) -> None:
         self._files, self._reading = files, reading
-        self.n_bytes = sum(file.stat().st_size for file in files)  # by which windows are sampled
+        # By which windows are sampled.
+        self.n_bytes = sum(file.stat().st_size for file in files)
         lengths, names, windows = list[int](), list[bytes](), list[Hashes]()
         digest, characters = hashlib.sha256(), set[str]()
         for part in self._documents(reading):
@@ -395,7 +416,9 @@ class LargeText:
         """Write the tokens of each split to a file of the folder; return them, and facts of the text."""
         windows = {split: [np.zeros(0, np.uint64)] for split in TENTHS}
         with ExitStack() as stack:
-            files = {split: stack.enter_context(opened(folder / split, "wb")) for split in TENTHS}
+            files = {
+                split: stack.enter_context(opened(folder / split, "wb")) for split in TENTHS
+            }
             for split, section in self._dealt():
                 files[split].write(np.asarray(tokenizer.encode(section)).astype("<u2").data)
                 windows[split].append(sampled(section, self.n_bytes))

@@ -23,7 +23,15 @@ from sweeplab.data.corpora.base import (
     python_source_files,
 )
 from sweeplab.data.corpora.splits import TENTHS
-from sweeplab.data.formats import FIELDS, Format, Reading, document, format_of, named_rows, user_files
+from sweeplab.data.formats import (
+    FIELDS,
+    Format,
+    Reading,
+    document,
+    format_of,
+    named_rows,
+    user_files,
+)
 from sweeplab.data.source import missing_splits
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several
@@ -60,9 +68,13 @@ class PairCorpus(AnyCorpus):
             kept = [pair for pair in of_split[split] if pair.source not in taken]
             n_known = len(of_split[split]) - len(kept)
             if not kept:
-                raise BadInput(f"{name} repeats its sources: no pair is left for the {split} split")
+                raise BadInput(
+                    f"{name} repeats its sources: no pair is left for the {split} split"
+                )
             if split in files and n_known:
-                reading.more.append(f"{split}: {several(n_known, 'pair')} of known sources left out")
+                reading.more.append(
+                    f"{split}: {several(n_known, 'pair')} of known sources left out"
+                )
             taken |= {pair.source for pair in kept}
             texts[split] = [text for pair in kept for text in pair[:2]]
         count, notes = sum(len(each) // 2 for each in texts.values()), tuple(reading.notes)
@@ -72,18 +84,23 @@ class PairCorpus(AnyCorpus):
             return result
         of_target = self.targets.labels
         names = {
-            split: {label for target in texts[split][1::2] for label in of_target(target)} for split in TENTHS
+            split: {label for target in texts[split][1::2] for label in of_target(target)}
+            for split in TENTHS
         }
         labels = sorted(set().union(*names.values()))
         if not 2 <= len(labels) <= MOST_LABELS:
-            raise BadInput(Problem(f"{name} has {several(len(labels), 'label')}", f"2 to {MOST_LABELS:,}"))
+            raise BadInput(
+                Problem(f"{name} has {several(len(labels), 'label')}", f"2 to {MOST_LABELS:,}")
+            )
         if new := [label for label in labels if label not in names["train"]]:
             raise BadInput(f"{name}: the training split has no text with label {new[0]!r}")
         return replace(result, labels=tuple(labels))
 
 
 def _cut(pairs: Sequence[Pair], shares: Mapping[str, int], name: str) -> dict[str, list[Pair]]:
-    groups = sorted({pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest())
+    groups = sorted(
+        {pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest()
+    )
     if len(groups) < len(shares):
         counts = f"{several(len(pairs), 'pair')} from {several(len(groups), 'source')}"
         what = f"{name} has {counts}: too few for three splits"
@@ -94,7 +111,9 @@ def _cut(pairs: Sequence[Pair], shares: Mapping[str, int], name: str) -> dict[st
         count = max(1, len(groups) * shares[split] // 10)
         split_of |= dict.fromkeys(groups[start : start + count], split)
         start += count
-    return {split: [pair for pair in pairs if split_of[pair.group] == split] for split in shares}
+    return {
+        split: [pair for pair in pairs if split_of[pair.group] == split] for split in shares
+    }
 
 
 def _text(value: object, key: str) -> str:
@@ -115,7 +134,9 @@ def corpus_of_files(
     meaning: str,
     keys: Sequence[str],
     suffixes: Sequence[str],
-    made: Callable[..., list[Pair]] = lambda source, target: [Pair(source, target, group=source)],
+    made: Callable[..., list[Pair]] = lambda source, target: [
+        Pair(source, target, group=source)
+    ],
     *,
     targets: Targets = TEXTS,
     formats: Sequence[Format] = (),
@@ -131,13 +152,21 @@ def corpus_of_files(
     def read(files: Sequence[Path], reading: Reading) -> list[Pair]:
         pairs = list[Pair]()
         for file in files:
-            form = next((own for own in formats if file.suffix in own.suffixes), format_of(file))
+            form = next(
+                (own for own in formats if file.suffix in own.suffixes), format_of(file)
+            )
             if form is None or not {*form.suffixes} & {*suffixes}:
-                raise BadInput(Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes)))
-            for line, values in named_rows(file, form, FIELDS.get(name, [tuple(keys)]), reading):
+                raise BadInput(
+                    Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes))
+                )
+            for line, values in named_rows(
+                file, form, FIELDS.get(name, [tuple(keys)]), reading
+            ):
                 try:
                     if are_texts:
-                        values = [_text(value, key) for value, key in zip(values, keys, strict=True)]
+                        values = [
+                            _text(value, key) for value, key in zip(values, keys, strict=True)
+                        ]
                     pairs += made(*values)
                 except ValueError as error:
                     reading.refuse(file, line, error)
@@ -160,7 +189,10 @@ OF_FILES = (
         ("text", "label"),
         (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow"),
         targets=Targets(
-            lambda tokenizer, source, target, numbers: (tokenizer.encode(source), [numbers[target]]),
+            lambda tokenizer, source, target, numbers: (
+                tokenizer.encode(source),
+                [numbers[target]],
+            ),
             labels=lambda target: (target,),
             text=lambda target: "",
         ),
@@ -202,7 +234,8 @@ def _docstrings(files: Sequence[Path], reading: Reading) -> list[Pair]:
         try:
             for pair in [*functions_of(document(file))]:
                 group_of.setdefault(pair, file.relative_to(library).as_posix())
-        except (BadInput, SyntaxError, ValueError):  # another encoding, or deliberately broken source
+        # Another encoding, or deliberately broken source.
+        except (BadInput, SyntaxError, ValueError):
             continue
     return [Pair(*pair, group) for pair, group in group_of.items()]
 
@@ -226,18 +259,25 @@ N_DIGITS = 3
 def _words(random: RandomStream) -> list[str]:
     lengths = SHORTEST + random.integers(N_PAIRS, LONGEST + 1 - SHORTEST)
     letters = iter(random.integers(int(lengths.sum()), len(LETTERS)).tolist())
-    return ["".join(LETTERS[next(letters)] for _ in range(length)) for length in lengths.tolist()]
+    return [
+        "".join(LETTERS[next(letters)] for _ in range(length)) for length in lengths.tolist()
+    ]
 
 
 def _rule(
-    name: str, meaning: str, target: Callable[[str], str], draw: Callable[[RandomStream], list[str]] = _words
+    name: str,
+    meaning: str,
+    target: Callable[[str], str],
+    draw: Callable[[RandomStream], list[str]] = _words,
 ) -> PairCorpus:
     def pairs(files: Sequence[Path], reading: Reading) -> list[Pair]:
         drawn = dict.fromkeys(draw(RandomStream(generator_key(0, f"corpus {name}"))))
         return [Pair(source, target(source), group=source) for source in drawn]
 
     own_file = Path(__file__).absolute()
-    return PairCorpus(name, meaning, lambda path: [own_file], pairs, needs_whole=True, takes_path=False)
+    return PairCorpus(
+        name, meaning, lambda path: [own_file], pairs, needs_whole=True, takes_path=False
+    )
 
 
 def _sums(random: RandomStream) -> list[str]:

@@ -52,9 +52,16 @@ def _hashes(text: str) -> Iterator[Hashes]:
     """
     for start in range(0, len(text) - WINDOW + 1, _CHUNK):
         chunk = text[start : start + _CHUNK + WINDOW - 1]
-        points = np.frombuffer(chunk.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64) + 1
-        sums = np.append(np.uint64(0), np.cumsum(points * _powers(_BASE)[: len(points)], dtype=np.uint64))
-        hashes = (sums[WINDOW:] - sums[:-WINDOW]) * _powers(_INVERSE)[: len(points) - WINDOW + 1]
+        points = (
+            np.frombuffer(chunk.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
+            + 1
+        )
+        sums = np.append(
+            np.uint64(0), np.cumsum(points * _powers(_BASE)[: len(points)], dtype=np.uint64)
+        )
+        hashes = (sums[WINDOW:] - sums[:-WINDOW]) * _powers(_INVERSE)[
+            : len(points) - WINDOW + 1
+        ]
         hashes ^= hashes >> np.uint64(32)
         hashes *= np.uint64(0xD6E8FEB86659FD93)
         yield hashes ^ hashes >> np.uint64(32)
@@ -63,7 +70,9 @@ def _hashes(text: str) -> Iterator[Hashes]:
 def sampled(text: str, n_characters: int) -> Hashes:
     """Return the hashes of a text's windows, or of a sample of them where its corpus has many characters."""
     below = np.uint64(min(2**64 - 1, 2**64 * MOST_WINDOWS // max(n_characters, 1)))
-    return np.concatenate([np.zeros(0, np.uint64), *(each[each <= below] for each in _hashes(text))])
+    return np.concatenate(
+        [np.zeros(0, np.uint64), *(each[each <= below] for each in _hashes(text))]
+    )
 
 
 def without_near_duplicates(documents: Sequence[str]) -> list[str]:
@@ -77,7 +86,9 @@ def without_near_duplicates(documents: Sequence[str]) -> list[str]:
     return [distinct[index] for index in kept_of(distinct, [*map(len, distinct)], windows)]
 
 
-def kept_of(names: Sequence[object], lengths: Sequence[int], windows: Sequence[Hashes]) -> list[int]:
+def kept_of(
+    names: Sequence[object], lengths: Sequence[int], windows: Sequence[Hashes]
+) -> list[int]:
     """Return which documents are kept, in order; equal ones have equal names, `windows` are the hashes of each."""
     first: dict[object, int] = {}
     for index, name in enumerate(names):
@@ -88,7 +99,8 @@ def kept_of(names: Sequence[object], lengths: Sequence[int], windows: Sequence[H
     )  # np.unique is several times slower
     seen, kept = np.zeros(len(everything), np.bool_), []
     for index in order:
-        places = np.searchsorted(everything, windows[index])  # the first of equal hashes represents them all
+        # The first of equal hashes represents them all.
+        places = np.searchsorted(everything, windows[index])
         if not len(places) or seen[places].mean() <= MOST_SHARED:
             seen[places] = True
             kept.append(index)
@@ -110,7 +122,9 @@ def share_of(hashes: Hashes, among: Hashes) -> float:
     """Return the share of hashes that are among others, which are sorted."""
     if not len(hashes) or not len(among):
         return 0.0
-    return float((among[np.searchsorted(among, hashes).clip(max=len(among) - 1)] == hashes).mean())
+    return float(
+        (among[np.searchsorted(among, hashes).clip(max=len(among) - 1)] == hashes).mean()
+    )
 
 
 def deal(documents: Sequence[str], shares: Mapping[str, int]) -> dict[str, str]:
@@ -133,14 +147,25 @@ def dealt(
 
     Parts of a long document have one number. `shares` are tenths.
     """
-    length = max(n_characters / N_SECTIONS, min(SHORTEST_SECTION, n_characters / sum(shares.values())))
+    length = max(
+        n_characters / N_SECTIONS, min(SHORTEST_SECTION, n_characters / sum(shares.values()))
+    )
     n_dealt, last = dict.fromkeys(shares, 0), dict.fromkeys(shares, -1)
     random = RandomStream(generator_key(0, "splits"))
     for number, document in documents:
         for section in _sections(document, length):
             n_in_all = sum(n_dealt.values()) + len(section)
-            shift = dict(zip(shares, random.integers(len(shares), 1 + int(5 * length)).tolist(), strict=True))
-            lacking = {each: shares[each] * n_in_all - 10 * n_dealt[each] + shift[each] for each in shares}
+            shift = dict(
+                zip(
+                    shares,
+                    random.integers(len(shares), 1 + int(5 * length)).tolist(),
+                    strict=True,
+                )
+            )
+            lacking = {
+                each: shares[each] * n_in_all - 10 * n_dealt[each] + shift[each]
+                for each in shares
+            }
             split = max(lacking, key=lacking.__getitem__)
             n_dealt[split] += len(section)
             if section:
@@ -163,7 +188,10 @@ def _sections(document: str, length: float) -> Iterator[str]:
 
 def _boundary(document: str, due: int, reach: int) -> int:
     for mark in BOUNDARIES:
-        before, after = document.rfind(mark, due - reach, due), document.find(mark, due, due + reach)
+        before, after = (
+            document.rfind(mark, due - reach, due),
+            document.find(mark, due, due + reach),
+        )
         if before >= 0:
             return before + len(mark)
         if after >= 0:

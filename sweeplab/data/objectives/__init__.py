@@ -24,7 +24,11 @@ MOST_WHOLE = 2**16
 
 def evaluated_on(values: Hyperparameters) -> tuple[Any, ...]:
     """Return the values that determine the evaluated targets of a split: if they are equal, so are the targets."""
-    return (*(getattr(values, name) for name in SETTINGS), values.vocab_size, values.evaluated_tokens)
+    return (
+        *(getattr(values, name) for name in SETTINGS),
+        values.vocab_size,
+        values.evaluated_tokens,
+    )
 
 
 def wholly(values: Hyperparameters) -> Hyperparameters:
@@ -63,7 +67,9 @@ def special_tokens(values: Hyperparameters, known: OwnIds = None) -> SpecialToke
     return SpecialTokens(values.vocab_size, objective_of(values).special_names(values), known)
 
 
-def make_objective(split: Split, values: Hyperparameters, own_special: OwnIds = None) -> Objective:
+def make_objective(
+    split: Split, values: Hyperparameters, own_special: OwnIds = None
+) -> Objective:
     """Return the objective of a run on a split, which makes its batches; `own_special` are an imported run's ids.
 
     Raises:

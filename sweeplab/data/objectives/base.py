@@ -27,7 +27,8 @@ Pieces = Sequence[Tokens]
 # vocab_size, the special tokens still are its last ids: they depend only on the hyperparameters.
 
 PAD = "pad"  # fills up a row; never read, never a target
-BOS = "bos"  # begins a target; in the single sequence of a decoder or encoder it separates source and target
+# Begins a target; in the single sequence of a decoder or encoder it separates source and target.
+BOS = "bos"
 EOS = "eos"  # ends a target
 MASK = "mask"  # replaces a hidden token
 
@@ -127,7 +128,10 @@ def check_room(tokens: Tokens, values: Hyperparameters, more: int = 0) -> None:
         else:
             problem = "the prompt is empty"
         raise BadInput(
-            Problem(problem, f"1 to {several(room, 'token')} with the block_size of {values.block_size}")
+            Problem(
+                problem,
+                f"1 to {several(room, 'token')} with the block_size of {values.block_size}",
+            )
         )
 
 
@@ -152,7 +156,9 @@ def rows_together(length: int) -> int:
 
 
 @lru_cache(512)
-def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_items: int) -> Ids:
+def _training_items(
+    seed: int, chunk: int, iterations: int, batch_size: int, n_items: int
+) -> Ids:
     random = RandomStream(generator_key(seed, "batches"), chunk)
     return random.integers(iterations * batch_size, n_items).reshape(iterations, batch_size)
 
@@ -255,7 +261,9 @@ class Objective(ABC):
         """
         raise NotImplementedError
 
-    def measures(self, outputs: Iterator[tuple[Any, Batch]], *parameters: Any) -> dict[str, Any]:
+    def measures(
+        self, outputs: Iterator[tuple[Any, Batch]], *parameters: Any
+    ) -> dict[str, Any]:
         """Return each run's measures [K] over the batches of an evaluation; `val_loss` is one of them.
 
         Objectives without `measures` of their own have the loss, and what fits their targets.
@@ -307,7 +315,9 @@ class Objective(ABC):
         """Yield about `n_tokens` targets, spread over the split, or all; the same for every seed and batch_size."""
 
     @classmethod
-    def likelihood(cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None) -> Iterator[Batch]:
+    def likelihood(
+        cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None
+    ) -> Iterator[Batch]:
         """Yield batches in which each token of a text that can be predicted is a target once, in its order.
 
         Raises:
@@ -332,7 +342,8 @@ class TextObjective(Objective):
     the windows do not fill a stretch, the last one is moved back to its end, and counts each target only once.
     """
 
-    overlap: ClassVar[int] = 0  # the tokens that two windows share although they share no target
+    # The tokens that two windows share although they share no target.
+    overlap: ClassVar[int] = 0
 
     @classmethod
     def window(cls, values: Hyperparameters) -> int:

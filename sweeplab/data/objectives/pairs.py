@@ -66,7 +66,8 @@ class PairsObjective(Objective):
     families = FAMILIES
     learns: ClassVar[DataKind] = "pairs"
     finds_whole = True
-    special_tokens = (PAD, BOS, EOS, MASK)  # the same for every family, so that all have one vocabulary
+    # The same for every family, so that all have one vocabulary.
+    special_tokens = (PAD, BOS, EOS, MASK)
 
     @classmethod
     def task(cls, values: Hyperparameters) -> str:
@@ -103,14 +104,18 @@ class PairsObjective(Objective):
         source, *after = pieces
         bos, eos = special[BOS], special[EOS]
         if values.family != "encoder" and after:
-            raise BadInput(f"{HOLE} is for an encoder: this model predicts what follows the prompt")
+            raise BadInput(
+                f"{HOLE} is for an encoder: this model predicts what follows the prompt"
+            )
         if values.family == "encoder_decoder":
             check_room(source, values)
             return Prompt([bos], source=source, markers=[eos], end=eos, room=values.block_size)
         start = [*source, bos]
         if values.family == "decoder":
             check_room(source, values, more=1)
-            return Prompt(start, markers=[eos], end=eos, room=values.block_size + 1 - len(start))
+            return Prompt(
+                start, markers=[eos], end=eos, room=values.block_size + 1 - len(start)
+            )
         if not after or any(map(len, after)):
             needed = f"end the prompt with one {HOLE} for each of its tokens"
             raise BadInput(f"an encoder of pairs needs the length of the target: {needed}")
@@ -121,7 +126,10 @@ class PairsObjective(Objective):
 
     def _load(self, pairs: Pairs) -> int:
         self._tokens, self._starts = np.asarray(pairs.tokens), pairs.starts
-        self._source_lengths, self._target_lengths = source_lengths(pairs, self._values), pairs.lengths[:, 1]
+        self._source_lengths, self._target_lengths = (
+            source_lengths(pairs, self._values),
+            pairs.lengths[:, 1],
+        )
         # In the sequence `source bos target eos`: the tokens before `bos`, and the longest sequence.
         self._before_bos = self._source_lengths
         if self._values.family == "encoder_decoder":
@@ -136,7 +144,10 @@ class PairsObjective(Objective):
         return self._evaluated(chosen, self._width * self.per_loss)
 
     def _batch(self, items: Ids, random: RandomStream) -> Batch:
-        (source_start, target_start), before_bos = self._starts[items].T, self._before_bos[items]
+        (source_start, target_start), before_bos = (
+            self._starts[items].T,
+            self._before_bos[items],
+        )
         bos, end = before_bos[:, None], before_bos + self._target_lengths[items] + 1
         position = np.arange(self._width)
         source = self._slices(source_start, before_bos, self._width)
@@ -147,7 +158,9 @@ class PairsObjective(Objective):
         is_target = (position > bos) & (position <= end[:, None])
         targets = np.where(is_target, rows, NO_TARGET)
         if self._values.family == "encoder":
-            return Batch(np.where(is_target, self.special[MASK], rows), targets, lengths=end + 1)
+            return Batch(
+                np.where(is_target, self.special[MASK], rows), targets, lengths=end + 1
+            )
         inputs = np.where(position < end[:, None], rows, self.special[PAD])
         batch = Batch(inputs[:, :-1], targets[:, 1:], lengths=end)
         if self._values.family == "decoder":
@@ -197,7 +210,9 @@ class Classification(Objective):
     learns: ClassVar[DataKind] = "labels"
     unit = "nats/label"
     shortest_block = 3
-    no_prompt: ClassVar[str] = "the run predicts labels and generates no text: `sweeplab predict RUN TEXT`"
+    no_prompt: ClassVar[str] = (
+        "the run predicts labels and generates no text: `sweeplab predict RUN TEXT`"
+    )
 
     @classmethod
     def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
@@ -248,7 +263,9 @@ class Classification(Objective):
 
     def _batch(self, items: Ids, random: RandomStream) -> Batch:
         lengths, rows = self._lengths[items], np.arange(len(items))
-        text = slices(self._tokens, self._starts[items], lengths, self._width, self.special[PAD])
+        text = slices(
+            self._tokens, self._starts[items], lengths, self._width, self.special[PAD]
+        )
         labels = self.special[label(0)] + self._labels[items]
         bos = np.full((len(items), 1), self.special[BOS])
         if self._values.family == "encoder_decoder":

@@ -47,14 +47,20 @@ class NextToken(TextObjective):
             what = f"{HOLE} is for models that attend to both sides"
             raise BadInput(f"{what}; a decoder continues the prompt at its end")
         if not len(pieces[0]):
-            raise BadInput("the prompt is empty: a decoder predicts a token from the tokens before it")
+            raise BadInput(
+                "the prompt is empty: a decoder predicts a token from the tokens before it"
+            )
         return Prompt(pieces[0])
 
     @classmethod
-    def likelihood(cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None) -> Iterator[Batch]:
+    def likelihood(
+        cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None
+    ) -> Iterator[Batch]:
         """Predict every token but the first, in windows of block_size as an evaluation has."""
         if len(tokens) < 2:
-            raise BadInput("the text is one token, and no token is before it to predict it from")
+            raise BadInput(
+                "the text is one token, and no token is before it to predict it from"
+            )
         block_size = min(values.block_size, len(tokens) - 1)
         return cls(tokens, values.replace(block_size=block_size), own_special).evaluation()
 
@@ -91,14 +97,19 @@ class Masked(TextObjective):
             raise BadInput(f"the prompt has no {HOLE}: an encoder predicts one token for each")
         start = filled(pieces, [special[MASK]] * (len(pieces) - 1))
         check_room(start, values)
-        return Prompt(start, [place for place, token in enumerate(start) if token == special[MASK]])
+        return Prompt(
+            start, [place for place, token in enumerate(start) if token == special[MASK]]
+        )
 
     def _batch_of_texts(self, inputs: Ids, random: RandomStream) -> Batch:
         per_row = max(1, round(self._values.mask_share * inputs.shape[1]))
         chosen = random.choose(len(inputs), inputs.shape[1], per_row)
         targets = np.where(chosen, inputs, NO_TARGET)
         n_chosen = len(inputs) * per_row
-        draw, others = random.integers(n_chosen, 10), random.integers(n_chosen, self.special.n_ordinary)
+        draw, others = (
+            random.integers(n_chosen, 10),
+            random.integers(n_chosen, self.special.n_ordinary),
+        )
         shown = np.where(draw < HIDDEN + REPLACED, others, inputs[chosen])
         inputs[chosen] = np.where(draw < HIDDEN, self.special[MASK], shown)
         return Batch(inputs, targets)
@@ -134,7 +145,9 @@ def _longest(block_size: int, mask_share: float, span_length: float) -> Corrupti
         counts = Corruption(window, n_hidden, n_spans)
         if max(counts.source_length, counts.target_length) <= block_size:
             return counts
-    raise ValueError(f"block_size {block_size} is too small for spans: at least {Span.shortest_block}")
+    raise ValueError(
+        f"block_size {block_size} is too small for spans: at least {Span.shortest_block}"
+    )
 
 
 def corruption(values: Hyperparameters) -> Corruption:
@@ -198,7 +211,9 @@ class Span(TextObjective):
 
     def _load(self, split: NDArray[np.uint16]) -> int:
         self._counts = corruption(self._values)
-        self._sentinels = np.array([self.special[sentinel(span)] for span in range(self._counts.n_spans)])
+        self._sentinels = np.array(
+            [self.special[sentinel(span)] for span in range(self._counts.n_spans)]
+        )
         return super()._load(split)
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
@@ -214,7 +229,9 @@ class Span(TextObjective):
     def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
         n_rows, (window, n_hidden, n_spans) = len(texts), self._counts
         # Segments, shown and hidden in turn: their lengths [B, 2 * n_spans], and a mask [B, window] of their starts.
-        lengths = [_parts(n_rows, total, n_spans, random) for total in (window - n_hidden, n_hidden)]
+        lengths = [
+            _parts(n_rows, total, n_spans, random) for total in (window - n_hidden, n_hidden)
+        ]
         ends = np.cumsum(np.stack(lengths, axis=2).reshape(n_rows, 2 * n_spans), axis=1)
         starts = np.zeros((n_rows, window), np.bool_)
         starts[:, 0] = True
@@ -235,5 +252,10 @@ class Span(TextObjective):
 
 def _parts(n_rows: int, total: int, n_parts: int, random: RandomStream) -> Ids:
     """Divide `total` into parts of at least 1, all divisions equally likely: [n_rows, n_parts]."""
-    cuts = np.nonzero(random.choose(n_rows, total - 1, n_parts - 1))[1].reshape(n_rows, n_parts - 1) + 1
+    cuts = (
+        np.nonzero(random.choose(n_rows, total - 1, n_parts - 1))[1].reshape(
+            n_rows, n_parts - 1
+        )
+        + 1
+    )
     return np.diff(cuts, axis=1, prepend=0, append=total)

@@ -27,7 +27,11 @@ N_BYTES = 256
 # The character that represents each byte, as in GPT-2: itself if printable, otherwise one from U+0100 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTES = {
-    chr(byte if byte in PRINTABLE else N_BYTES + sum(other not in PRINTABLE for other in range(byte))): byte
+    chr(
+        byte
+        if byte in PRINTABLE
+        else N_BYTES + sum(other not in PRINTABLE for other in range(byte))
+    ): byte
     for byte in range(N_BYTES)
 }
 
@@ -169,7 +173,9 @@ class CharTokenizer(FieldsTokenizer):
 
     def __post_init__(self) -> None:
         if not self.characters or list(self.characters) != sorted(set(self.characters)):
-            raise ValueError("a char tokenizer has one character or more, all distinct, in code point order")
+            raise ValueError(
+                "a char tokenizer has one character or more, all distinct, in code point order"
+            )
         if len(self.characters) > LARGEST_VOCABULARY:
             raise ValueError(
                 f"the text has {several(len(self.characters), 'distinct character')}, and a char tokenizer "
@@ -226,7 +232,9 @@ class IdsTokenizer(FieldsTokenizer):
         for word in re.finditer(r"\S+", text):
             if not re.fullmatch(r"[0-9]{1,9}", word[0]) or int(word[0]) >= self.n_tokens:
                 known = f"a token id from 0 to {self.n_tokens - 1}"
-                raise ValueError(f"{word[0]!r} at {word.start()} is not {known}: the run has no tokenizer")
+                raise ValueError(
+                    f"{word[0]!r} at {word.start()} is not {known}: the run has no tokenizer"
+                )
         return np.array(text.split(), np.int64)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
@@ -265,7 +273,9 @@ class LibraryTokenizer(Tokenizer):
         try:
             return Library.from_str(self.definition)
         except Exception as error:  # the library raises no narrower class
-            raise ValueError(f"invalid definition of a {self.name} tokenizer: {error}") from error
+            raise ValueError(
+                f"invalid definition of a {self.name} tokenizer: {error}"
+            ) from error
 
     @property
     def vocab_size(self) -> int:
@@ -285,9 +295,14 @@ class LibraryTokenizer(Tokenizer):
 
     @cached_property
     def _missing(self) -> set[int]:
-        if not self._is_of_bytes or json.loads(self.definition)["model"].get("unk_id") is not None:
+        if (
+            not self._is_of_bytes
+            or json.loads(self.definition)["model"].get("unk_id") is not None
+        ):
             return set()
-        return {byte for letter, byte in BYTES.items() if self._library.token_to_id(letter) is None}
+        return {
+            byte for letter, byte in BYTES.items() if self._library.token_to_id(letter) is None
+        }
 
     @classmethod
     def train(cls, text: str, vocab_size: int = DEFAULT_SIZE) -> Self:
@@ -305,7 +320,10 @@ class LibraryTokenizer(Tokenizer):
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
         trainer = getattr(trainers, cls.trainer)(
-            vocab_size=vocab_size, initial_alphabet=sorted(BYTES), show_progress=False, **cls.options
+            vocab_size=vocab_size,
+            initial_alphabet=sorted(BYTES),
+            show_progress=False,
+            **cls.options,
         )
         library = Library(getattr(models, cls.model)(**cls.model_options, **cls.options))
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -317,10 +335,20 @@ class LibraryTokenizer(Tokenizer):
         """Return the ids of a text."""
         missing = self._missing.intersection(utf8(text))
         if missing:  # the library would leave them out
-            at = next(at for at, character in enumerate(text) if not missing.isdisjoint(character.encode()))
-            raise ValueError(f"character {text[at]!r} at {at} has no token of the {self.name} tokenizer")
-        ids = [self._library.encode(piece, add_special_tokens=False).ids for piece in _pieces(text)]
-        return np.concatenate([np.empty(0, np.uint16), *(np.array(each, np.uint16) for each in ids)])
+            at = next(
+                at
+                for at, character in enumerate(text)
+                if not missing.isdisjoint(character.encode())
+            )
+            raise ValueError(
+                f"character {text[at]!r} at {at} has no token of the {self.name} tokenizer"
+            )
+        ids = [
+            self._library.encode(piece, add_special_tokens=False).ids for piece in _pieces(text)
+        ]
+        return np.concatenate(
+            [np.empty(0, np.uint16), *(np.array(each, np.uint16) for each in ids)]
+        )
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the ids."""
@@ -347,7 +375,9 @@ class LibraryTokenizer(Tokenizer):
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Self:
         """Return the tokenizer with the library's definition in the description."""
-        return cls(json.dumps(description.get("definition"), ensure_ascii=False, separators=(",", ":")))
+        return cls(
+            json.dumps(description.get("definition"), ensure_ascii=False, separators=(",", ":"))
+        )
 
 
 @final
@@ -386,7 +416,9 @@ class UnigramTokenizer(LibraryTokenizer):
         """Learn pieces, and give all missing bytes the same score."""
         definition = json.loads(super().train(text, vocab_size).definition)
         # Of a text of one repeated character the library learns no score: JSON has null for its NaN.
-        scores = {token: round(score or 0.0, 9) for token, score in definition["model"]["vocab"]}
+        scores = {
+            token: round(score or 0.0, 9) for token, score in definition["model"]["vocab"]
+        }
         ranked = sorted(scores, key=lambda token: (-scores[token], token))
         longer = [token for token in ranked if len(token) > 1]
         least = scores[longer[-1]] if longer else 0.0

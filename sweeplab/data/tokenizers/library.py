@@ -35,7 +35,8 @@ Definition = dict[str, Any]
 SUFFIXES = (".json", ".model")  # of the files of tokenizers that users bring
 
 ANY = r"[\s\S]"
-OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|label|unused)_\d+)\|>")  # what `write_tokenizer` adds
+# What `write_tokenizer` adds.
+OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|label|unused)_\d+)\|>")
 
 # The score of a Unigram token that represents no text, so that no text is cut into it.
 NEVER = -1e9
@@ -51,8 +52,11 @@ def _definition(tokenizer: Tokenizer) -> Definition:
     if isinstance(tokenizer, LibraryTokenizer):
         return dict(json.loads(tokenizer.definition))
     if isinstance(tokenizer, CharTokenizer):
-        utf8(tokenizer.characters)  # the library's own error names neither character nor position
-        library = Library(models.WordLevel({each: rank for rank, each in enumerate(tokenizer.characters)}))
+        # The library's own error names neither character nor position.
+        utf8(tokenizer.characters)
+        library = Library(
+            models.WordLevel({each: rank for rank, each in enumerate(tokenizer.characters)})
+        )
         library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
         library.decoder = decoders.Fuse()
         return dict(json.loads(library.to_str()))
@@ -64,7 +68,9 @@ def _definition(tokenizer: Tokenizer) -> Definition:
     return dict(json.loads(library.to_str()))
 
 
-def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size: int) -> Definition:
+def write_tokenizer(
+    tokenizer: Tokenizer, special: Mapping[str, int], vocab_size: int
+) -> Definition:
     """Return tokenizer.json, which gives every text the same ids and has `vocab_size` ids in all.
 
     A special token is written `<|name|>`, an unused id `<|unused_id|>`.
@@ -98,7 +104,10 @@ def _ids_of(definition: Definition) -> dict[str, int]:
     vocabulary: Any = definition["model"].get("vocab", {})
     if isinstance(vocabulary, list):  # Unigram's: tokens with scores, in the order of their ids
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
-    return {**vocabulary, **{each["content"]: each["id"] for each in definition["added_tokens"]}}
+    return {
+        **vocabulary,
+        **{each["content"]: each["id"] for each in definition["added_tokens"]},
+    }
 
 
 def contents_of(definition: Definition) -> dict[int, str]:
@@ -118,8 +127,14 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
     if kind is UnigramTokenizer:
         written = [scored for scored in vocabulary if not OURS.fullmatch(scored[0])]
     else:
-        written = {token: number for token, number in vocabulary.items() if not OURS.fullmatch(token)}
-    added = [each for each in definition.get("added_tokens") or [] if not OURS.fullmatch(each["content"])]
+        written = {
+            token: number for token, number in vocabulary.items() if not OURS.fullmatch(token)
+        }
+    added = [
+        each
+        for each in definition.get("added_tokens") or []
+        if not OURS.fullmatch(each["content"])
+    ]
     definition = {
         **definition,
         "added_tokens": added,
@@ -129,7 +144,9 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
     ids = _ids_of(definition)
     tokens = sorted(ids, key=ids.__getitem__)
     if sorted(ids.values()) != list(range(len(tokens))) or len(tokens) > LARGEST_VOCABULARY:
-        raise ValueError(f"its ids are not consecutive from 0, or more than {LARGEST_VOCABULARY:,}")
+        raise ValueError(
+            f"its ids are not consecutive from 0, or more than {LARGEST_VOCABULARY:,}"
+        )
     candidates: list[Tokenizer] = [ByteTokenizer()]
     if all(len(token) == 1 for token in tokens) and tokens == sorted({*tokens}):
         candidates.append(CharTokenizer("".join(tokens)))
@@ -137,7 +154,9 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
         if definition == _definition(candidate):
             return candidate
     if kind is None:
-        raise ValueError(f"its type is {model.get('type')}; supported are {', '.join(LIBRARYS)}")
+        raise ValueError(
+            f"its type is {model.get('type')}; supported are {', '.join(LIBRARYS)}"
+        )
     return kind.from_json({"definition": definition})
 
 
@@ -157,12 +176,18 @@ def tokenizer_in(file: Path) -> Tokenizer:
     except OSError as error:
         raise BadInput(f"cannot read {file}: {error.strerror or error}") from error
     try:
-        tokenizer = read_tokenizer(json.loads(definition_of(content) if file.suffix == ".model" else content))
+        tokenizer = read_tokenizer(
+            json.loads(definition_of(content) if file.suffix == ".model" else content)
+        )
         _ = tokenizer.vocab_size  # for which the library reads the definition
     except RecursionError:
         raise BadInput(f"{file} has too deeply nested brackets") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = str(error) if isinstance(error, ValueError) else f"it has no whole definition ({error})"
+        reason = (
+            str(error)
+            if isinstance(error, ValueError)
+            else f"it has no whole definition ({error})"
+        )
         raise BadInput(f"{file} is no tokenizer that can be used: {reason}") from error
     return tokenizer
 
@@ -193,15 +218,21 @@ def definition_of(content: bytes) -> str:
     vocabulary = {text: number for number, (text, _, _) in enumerate(pieces)}
     unknown = [text for text, _, kind in pieces if kind == UNKNOWN]
     if len(unknown) != 1 or len(vocabulary) < len(pieces):
-        raise ValueError("it is no SentencePiece model: it has not one unknown piece, or two alike")
+        raise ValueError(
+            "it is no SentencePiece model: it has not one unknown piece, or two alike"
+        )
     kind, has_bytes = trainer.get(3, [UNIGRAM])[0], any(kind == BYTE for *_, kind in pieces)
     if kind == UNIGRAM:
         scored = [(text, NEVER if kind in NEVER_CUT else score) for text, score, kind in pieces]
-        library = Tokenizer(models.Unigram(scored, vocabulary[unknown[0]], byte_fallback=has_bytes))
+        library = Tokenizer(
+            models.Unigram(scored, vocabulary[unknown[0]], byte_fallback=has_bytes)
+        )
     elif kind == BPE:
         merges = _merges({text: score for text, score, kind in pieces if kind not in NEVER_CUT})
         library = Tokenizer(
-            models.BPE(vocabulary, merges, unk_token=unknown[0], fuse_unk=True, byte_fallback=has_bytes)
+            models.BPE(
+                vocabulary, merges, unk_token=unknown[0], fuse_unk=True, byte_fallback=has_bytes
+            )
         )
     else:
         raise ValueError("its pieces are words or characters; Unigram's and BPE's are read")
@@ -214,7 +245,8 @@ def definition_of(content: bytes) -> str:
     if has_prefix:
         steps.append(normalizers.Prepend(SPACE))
     library.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
-    is_split = not any(SPACE in text[1:] for text in vocabulary)  # else a piece may have several spaces
+    # Else a piece may have several spaces.
+    is_split = not any(SPACE in text[1:] for text in vocabulary)
     library.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "never", split=is_split)
     texts = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     library.decoder = decoders.Sequence([*texts, decoders.Strip(" ", int(bool(has_prefix)), 0)])
@@ -224,7 +256,8 @@ def definition_of(content: bytes) -> str:
 
 def _piece(held: Any) -> tuple[str, float, int]:
     fields = _by_number(held)
-    (score,) = struct.unpack("<f", struct.pack("<I", fields.get(2, [0])[0]))  # given as a whole number
+    # Given as a whole number.
+    (score,) = struct.unpack("<f", struct.pack("<I", fields.get(2, [0])[0]))
     return fields.get(1, [b""])[0].decode(), score, int(fields.get(3, [1])[0])
 
 

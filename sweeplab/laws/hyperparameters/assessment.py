@@ -68,7 +68,9 @@ class Searched(NamedTuple):
 
     def cell(self, c: int) -> Plain:
         """Return the best value of a cell, which its rows and the law tell."""
-        value, low, high = (math.exp(end) for end in interval(self.surface.optima[:, c, self.j]))
+        value, low, high = (
+            math.exp(end) for end in interval(self.surface.optima[:, c, self.j])
+        )
         return {"value": value, "low": low, "high": high, "edge": _EDGES[int(self.side[c])]}
 
 
@@ -112,18 +114,28 @@ def searched_value(surface: Surface, j: int, fewest: int = FEWEST_CELLS) -> Sear
     """Return what the surface tells about a value; `fewest` cells must have an optimum between their values."""
     runs = surface.runs
     # An optimum lies at an end of a cell's values where its interval comes within half a step of that.
-    low, high, distinct = (runs.of_cells(runs.x[:, j].round(4), how) for how in ("min", "max", "nunique"))
+    low, high, distinct = (
+        runs.of_cells(runs.x[:, j].round(4), how) for how in ("min", "max", "nunique")
+    )
     half = (high - low) / np.maximum(distinct - 1, 1) / 2
-    below, above = np.quantile(surface.optima[:, :, j], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    below, above = np.quantile(
+        surface.optima[:, :, j], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0
+    )
     side = np.where(above >= high - half, 1, np.where(below <= low + half, -1, 0))
     inside = side == 0
     count = int(inside.sum())
-    facts = {"name": runs.names[j], "count": runs.n_cells - count, "cells": several(runs.n_cells, "cell")}
+    facts = {
+        "name": runs.names[j],
+        "count": runs.n_cells - count,
+        "cells": several(runs.n_cells, "cell"),
+    }
     doubt, lacking = None, None
     if 3 * (runs.n_cells - count) > runs.n_cells:
         doubt = Reason("optima outside", facts)
     elif surface.bend_chance > _BENT:
-        doubt = Reason("bent", {"chance": surface.bend_chance, "sizes": listed([*surface.sizes])})
+        doubt = Reason(
+            "bent", {"chance": surface.bend_chance, "sizes": listed([*surface.sizes])}
+        )
     if 2 * (runs.n_cells - count) > runs.n_cells:
         lacking = Reason("optima outside", facts)
     elif at_end := runs.best_at_end(j):
@@ -163,7 +175,9 @@ def _logs_of(surface: Surface, target: Point) -> dict[str, float]:
     if lacks:
         known = ",".join(f"{name}=…" for name in surface.sizes)
         raise BadInput(Problem(f"--at lacks {listed(lacks)}, which the laws need", known))
-    counts = {name: np.exp(runs.log_of(name)) for name in runs.sizes if name in ("params", "tokens")}
+    counts = {
+        name: np.exp(runs.log_of(name)) for name in runs.sizes if name in ("params", "tokens")
+    }
     path = path_of(Points(counts, np.ones(runs.n_cells)))
     if path and path.misses(target):
         # What is due to params and what to tokens cannot be told there.

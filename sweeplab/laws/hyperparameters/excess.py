@@ -34,7 +34,9 @@ def searched_points(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
     """Return the points of a table like `points_of_frame`, with the record of its trials if it has several a point."""
     points = points_of_frame(frame, source, counting)
     if points.tuned == EACH:
-        points = replace(points, record=record_of(lambda: runs_of_frame(frame, source, counting)))
+        points = replace(
+            points, record=record_of(lambda: runs_of_frame(frame, source, counting))
+        )
     return points.tuned_as(counting.tuned)
 
 
@@ -50,7 +52,8 @@ def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], Array | No
     def known() -> tuple[SearchedRuns, Array] | None:
         try:
             return _excess_of(read())
-        except (BadInput, KeyError):  # nothing was searched, or the trials are too few to show a minimum
+        # Nothing was searched, or the trials are too few to show a minimum.
+        except (BadInput, KeyError):
             return None
 
     def record(points: Points) -> Array | None:

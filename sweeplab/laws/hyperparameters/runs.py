@@ -74,14 +74,19 @@ class SearchedRuns:
         shown = [name for name in (*reversed(SHAPE), "params", "tokens") if name in self.sizes]
         if set(SHAPE) <= set(shown):
             shown.remove("params")
-        return ",".join(f"{name}={rounded(math.exp(float(self.log_of(name)[c])))}" for name in shown)
+        return ",".join(
+            f"{name}={rounded(math.exp(float(self.log_of(name)[c])))}" for name in shown
+        )
 
     def over(self, names: Sequence[str]) -> SearchedRuns:
         """Return the runs with some of the searched values; the others count as noise, and `notes` says so."""
         left = [name for name in self.names if name not in names]
         notes = self.notes
         if left:
-            notes = (*notes, f"no minimum is seen over {listed(left)}: its values count as noise")
+            notes = (
+                *notes,
+                f"no minimum is seen over {listed(left)}: its values count as noise",
+            )
         places = [self.names.index(name) for name in names]
         return replace(self, names=tuple(names), x=self.x[:, places], notes=notes)
 
@@ -106,7 +111,9 @@ class SearchedRuns:
         trials, place = np.unique(keys, axis=0, return_inverse=True)
         seeds = np.bincount(place.ravel(), self.seeds).astype(float)
         y = np.bincount(place.ravel(), self.y * self.seeds) / seeds
-        return replace(self, cell=trials[:, 0].astype(np.intp), x=trials[:, 1:], y=y, seeds=seeds)
+        return replace(
+            self, cell=trials[:, 0].astype(np.intp), x=trials[:, 1:], y=y, seeds=seeds
+        )
 
     def best_at_end(self, j: int) -> str:
         """Say where most cells have their best value j if that is at an end of the values tried; else nothing."""
@@ -131,13 +138,18 @@ def parse_at(text: str) -> dict[str, float]:
         target[role] = as_number(number)
         if not 0 < target[role] < math.inf:
             raise BadInput(
-                Problem(f"--at '{name}={number}'", "N=, D=, n_embd=, n_layer= and a positive number")
+                Problem(
+                    f"--at '{name}={number}'", "N=, D=, n_embd=, n_layer= and a positive number"
+                )
             )
     return target
 
 
 def runs_of_frame(
-    frame: pd.DataFrame, source: str, counting: Counting = PLAIN, only: Sequence[str] | None = None
+    frame: pd.DataFrame,
+    source: str,
+    counting: Counting = PLAIN,
+    only: Sequence[str] | None = None,
 ) -> SearchedRuns:
     """Return the runs of a table; columns that `counting` does not name are found by their names.
 
@@ -229,9 +241,13 @@ def _searched(values: Mapping[str, Array], cell: Index) -> tuple[list[str], tupl
         centered = centered / np.linalg.norm(centered)
         follows = [other for other in searched if abs(centered @ away[other]) > _FOLLOWS]
         if follows:
-            notes.append(f"{name} follows {follows[0]} in every cell, and is not fitted apart from it")
+            notes.append(
+                f"{name} follows {follows[0]} in every cell, and is not fitted apart from it"
+            )
         elif len(searched) == _MOST_SEARCHED:
-            notes.append(f"{name} was searched too; --columns names which {_MOST_SEARCHED} are fitted")
+            notes.append(
+                f"{name} was searched too; --columns names which {_MOST_SEARCHED} are fitted"
+            )
         else:
             searched.append(name)
             away[name] = centered
@@ -241,7 +257,9 @@ def _searched(values: Mapping[str, Array], cell: Index) -> tuple[list[str], tupl
 def _cells(logs: Sequence[Array], sizes: Sequence[str]) -> tuple[Array, Index]:
     """The mean log sizes of each cell, [C, k], and the cell of each run, [n]; tokens differ within a model."""
     cell = np.zeros(len(logs[0]), np.intp)
-    for name, column in sorted(zip(sizes, logs, strict=True), key=lambda each: each[0] == "tokens"):
+    for name, column in sorted(
+        zip(sizes, logs, strict=True), key=lambda each: each[0] == "tokens"
+    ):
         order = np.lexsort((column, cell))
         is_other = np.diff(column[order]) > _SAME_SIZE.get(name, 1e-6)
         begins = np.append(False, (np.diff(cell[order]) > 0) | is_other)

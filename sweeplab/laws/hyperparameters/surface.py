@@ -34,8 +34,12 @@ from sweeplab.laws.points import ON_PATH, Rows
 # Of log loss; the published law of dense tables is best met by 1 to 1.5%.
 WINDOWS = (0.0125, 0.025, 0.05, 0.1)
 N_DRAWS = 2000
-_TIMES_NOISE, _CURVATURE = 4.0, 0.15  # noise against the window, and the error of the curvature over it
-_SCATTER = np.array([0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0])  # t
+# Noise against the window, and the error of the curvature over it.
+_TIMES_NOISE, _CURVATURE = 4.0, 0.15
+# T.
+_SCATTER = np.array(
+    [0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0]
+)
 _BENT = np.array([0.003, 0.03, 0.1])  # q: a kink of 0.8 in the middle of a factor 16 has 0.14
 _SKEW = 0.7  # sd of a skew over the curvature: a factor e away the curvature is 0.3 to 1.7
 _GROWTH = 0.1  # sd of the growth of the curvature with a log size, as a share of it
@@ -71,7 +75,9 @@ class Surface(NamedTuple):
         away = np.array([[logs[name] for name in self.sizes]]) - self.center
         best = np.einsum("l,slj->sj", _law_terms(away)[0], self.law)
         if scatters:
-            best = best + self.scatter[:, None] * np.random.default_rng(1).standard_normal(best.shape)
+            best = best + self.scatter[:, None] * np.random.default_rng(1).standard_normal(
+                best.shape
+            )
         return np.asarray(best)
 
     @property
@@ -99,7 +105,9 @@ def fit_surface(runs: SearchedRuns, most_scatter: float = math.inf) -> Surface:
         BadInput: the rows are too few, or show no minimum.
     """
     if runs.n_cells > MOST_CELLS:
-        raise BadInput(f"{several(runs.n_cells, 'cell')} are too many for one fit: at most {MOST_CELLS}")
+        raise BadInput(
+            f"{several(runs.n_cells, 'cell')} are too many for one fit: at most {MOST_CELLS}"
+        )
     runs = runs.averaged()
     names = law_sizes(runs)
     for n_values in range(len(runs.names), 0, -1):
@@ -122,7 +130,10 @@ def law_sizes(runs: SearchedRuns) -> tuple[str, ...]:
     varying = [name for name in runs.sizes if np.ptp(runs.log_of(name)) > 1e-6]
     shapes = [name for name in varying if name in SHAPE]
     others = [name for name in varying if name not in SHAPE]
-    if len(shapes) == 2 and abs(np.corrcoef(runs.log_of(shapes[0]), runs.log_of(shapes[1]))[0, 1]) < _APART:
+    if (
+        len(shapes) == 2
+        and abs(np.corrcoef(runs.log_of(shapes[0]), runs.log_of(shapes[1]))[0, 1]) < _APART
+    ):
         others = [*shapes, *(name for name in others if name == "tokens")]
     elif "params" not in varying:
         others = [*shapes, *others]
@@ -141,7 +152,9 @@ def _law_terms(sizes: Array) -> Array:
     return np.hstack([np.ones((len(sizes), 1)), sizes, sizes**2])
 
 
-def _in_best_window(runs: SearchedRuns, names: tuple[str, ...], most_scatter: float) -> Surface | None:
+def _in_best_window(
+    runs: SearchedRuns, names: tuple[str, ...], most_scatter: float
+) -> Surface | None:
     """Return the surface in the smallest window that serves, else in the widest; None if none shows a minimum."""
     widest = None
     for window in WINDOWS:
@@ -174,9 +187,13 @@ class _Regression:
         # A first guess of the law, through the places of the lowest losses of each cell.
         weight = np.exp(-np.clip(above / (window / 2), 0, 50))
         total = np.bincount(runs.cell, weight)
-        lows = np.stack([np.bincount(runs.cell, weight * column) / total for column in runs.x.T], 1)
+        lows = np.stack(
+            [np.bincount(runs.cell, weight * column) / total for column in runs.x.T], 1
+        )
         ridge = np.repeat([0.0, 0.1, 1e6], [1, len(names), len(names)])
-        self.law = np.linalg.solve(self.terms.T @ self.terms + np.diag(ridge), self.terms.T @ lows)
+        self.law = np.linalg.solve(
+            self.terms.T @ self.terms + np.diag(ridge), self.terms.T @ lows
+        )
 
     @property
     def n_free(self) -> int:
@@ -201,27 +218,35 @@ class _Regression:
             for of_row in (is_in, self.terms[cell])
         )
         grown = self.terms[cell, None, 1 : 1 + len(self.names)] * z[:, :, None] ** 2 / 2
-        rows = np.hstack([is_in, alone, squares, z**3 / 6, grown.reshape(len(z), -1), moves])[self.used]
+        rows = np.hstack([is_in, alone, squares, z**3 / 6, grown.reshape(len(z), -1), moves])[
+            self.used
+        ]
         weighted = rows * self.runs.seeds[self.used, None]
         return rows, weighted.T @ rows, weighted.T @ self.runs.y[self.used]
 
     def parts(self, coefficients: Array) -> tuple[Array, Array, Array]:
         """Return v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
         before, count, n_cells = coefficients.shape[:-1], self.n_values, self.runs.n_cells
-        ends = np.cumsum([n_cells, n_cells * count, len(self.first), count * (1 + len(self.names))])
+        ends = np.cumsum(
+            [n_cells, n_cells * count, len(self.first), count * (1 + len(self.names))]
+        )
         _, alone, squares, _, moves = np.split(coefficients, ends, axis=-1)
         bend = np.empty((*before, count, count))
         bend[..., self.first, self.second] = bend[..., self.second, self.first] = squares
         return alone.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
 
-    def posterior(self, products: tuple[Array, Array, Array], scatter: float, bent: float) -> _Posterior:
+    def posterior(
+        self, products: tuple[Array, Array, Array], scatter: float, bent: float
+    ) -> _Posterior:
         """Return the posterior given t and q; the prior mean of a move of d_2 leaves none of the law's bend."""
         rows, gram, right = products
         n_cells, bends = self.runs.n_cells, self.law[1 + len(self.names) :].ravel()
         sds = np.full(len(right), np.inf)
         sds[n_cells : n_cells * (1 + self.n_values)] = scatter
         at_skew, curvature = n_cells * (1 + self.n_values) + len(self.first), np.diag(self.bend)
-        departures = np.append(_SKEW * curvature, np.repeat(_GROWTH * curvature, len(self.names)))
+        departures = np.append(
+            _SKEW * curvature, np.repeat(_GROWTH * curvature, len(self.names))
+        )
         sds[at_skew : at_skew + len(departures)] = departures
         sds[-len(bends) :] = bent
         mean = np.zeros(len(sds))
@@ -229,14 +254,18 @@ class _Regression:
         precision = (self.noise / sds) ** 2 + _RIDGE
         inverse = np.linalg.inv(np.linalg.cholesky(gram + np.diag(precision)))
         best = inverse.T @ (inverse @ (right + precision * mean))
-        squares = float(self.runs.seeds[self.used] @ (self.runs.y[self.used] - rows @ best) ** 2)
+        squares = float(
+            self.runs.seeds[self.used] @ (self.runs.y[self.used] - rows @ best) ** 2
+        )
         n_free = max(self.n_free, 1)
         rss = squares + float(precision @ (best - mean) ** 2)
         log_density = -n_free / 2 * math.log(rss + 1e-300)
         log_density += float(np.log(np.diag(inverse)).sum() + np.log(precision).sum() / 2)
         variance = (inverse**2).sum(0)
         n_effective = len(mean) - float(precision @ variance)
-        return _Posterior(best, inverse, variance, squares, n_effective, rss, n_free, log_density)
+        return _Posterior(
+            best, inverse, variance, squares, n_effective, rss, n_free, log_density
+        )
 
     def converge(self) -> bool:
         """Move the law, and choose the rows, until these are near the fitted optima; False if they fail."""
@@ -305,4 +334,6 @@ class _Posterior(NamedTuple):
     def draws(self, n: int, random: np.random.Generator) -> Array:
         """Return n draws of the coefficients, [n, p]."""
         sigma = np.sqrt(self.rss / random.chisquare(self.n_free, n))
-        return self.best + sigma[:, None] * (random.standard_normal((n, len(self.best))) @ self.inverse)
+        return self.best + sigma[:, None] * (
+            random.standard_normal((n, len(self.best))) @ self.inverse
+        )

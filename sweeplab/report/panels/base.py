@@ -38,7 +38,9 @@ def one_of(*names: str, measures: bool = False) -> AfterValidator:
         measure = text.removeprefix("best_")
         if text in names:
             return text
-        if measures and any(measure == name or measure.startswith(f"{name}_") for name in METRICS):
+        if measures and any(
+            measure == name or measure.startswith(f"{name}_") for name in METRICS
+        ):
             return text
         few = ""
         if len(names) < _FEW:
@@ -118,7 +120,9 @@ class Panel:
     y: Axis = NO_AXIS
     palette: Mapping[str, Look] = field(default_factory=dict)
 
-    def __init_subclass__(cls, name: str = "", heading: str = "", source: Source | None = None) -> None:
+    def __init_subclass__(
+        cls, name: str = "", heading: str = "", source: Source | None = None
+    ) -> None:
         """Register a subclass with a name for dashboards."""
         dataclass(frozen=True, kw_only=True)(cls)
         cls.name, cls.heading = name, heading or name.replace("_", " ").capitalize()
@@ -163,7 +167,13 @@ _BY_WIDTH: dict[str, dict[str, Any]] = {
     "full": {"height": 440, "legend": {"x": 1.01, "y": 1, "font": {"size": 12}}},
     "half": {
         "height": 380,
-        "legend": {"x": 0, "y": 1.02, "yanchor": "bottom", "orientation": "h", "font": {"size": 12}},
+        "legend": {
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "orientation": "h",
+            "font": {"size": 12},
+        },
     },
 }
 
@@ -258,7 +268,9 @@ def panel_spec(panel: str, options: Mapping[str, Any]) -> PanelSpec:
     return specs[0]
 
 
-def _read_panel(written: Any, names: Sequence[str], place: Location, problems: Problems) -> list[PanelSpec]:
+def _read_panel(
+    written: Any, names: Sequence[str], place: Location, problems: Problems
+) -> list[PanelSpec]:
     """Return a panel with the options that are written; none if one of them is wrong, which is added."""
     if not isinstance(written, dict) or "panel" not in written:
         problems.add(place, "this is not a panel", "panel: " + " | ".join(names))
@@ -266,14 +278,20 @@ def _read_panel(written: Any, names: Sequence[str], place: Location, problems: P
     name = written["panel"]
     if name not in list(names):
         problems.add(
-            (*place, "panel"), f"unknown panel {name!r}", ", ".join(names), nearest(str(name), names)
+            (*place, "panel"),
+            f"unknown panel {name!r}",
+            ", ".join(names),
+            nearest(str(name), names),
         )
         return []
     try:
-        item = options_of(name).model_validate({key: each for key, each in written.items() if key != "panel"})
+        item = options_of(name).model_validate(
+            {key: each for key, each in written.items() if key != "panel"}
+        )
     except ValidationError as error:
         problems.retell(error, place)
         return []
-    names = sorted(item.model_fields_set - Item.model_fields.keys())  # of a set: in another order each time
+    # Of a set: in another order each time.
+    names = sorted(item.model_fields_set - Item.model_fields.keys())
     options = {key: getattr(item, key) for key in names}
     return [PanelSpec(name, options, item.title, item.width)]

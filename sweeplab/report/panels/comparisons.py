@@ -84,8 +84,12 @@ class IntervalsPanel(Panel):
             look = Look(str(verdict), GREY)
             if verdict == DIFFERENT:
                 look = Look(str(verdict), BAD)
-            ends = rows.assign(**{end: rows[end].fillna(rows["difference"]) for end in ("low", "high")})
-            look.points(figure, rows, "difference", rows.index, hover, error_x=bars(ends, "difference"))
+            ends = rows.assign(
+                **{end: rows[end].fillna(rows["difference"]) for end in ("low", "high")}
+            )
+            look.points(
+                figure, rows, "difference", rows.index, hover, error_x=bars(ends, "difference")
+            )
         figure.add_vline(x=0, line={"color": GREY, "width": 1.5})
         name_rows(figure, data["line"].tolist())
         x = self.x.around(data[["low", "high", "difference"]], 0.0)
@@ -99,7 +103,8 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
     def _of(cls, report: ReportData) -> Panel:
         differences = losses.differences(report.sweeps, report.objective)
         rows = [_row(each) | {"line": spaced(each.cell)} for each in differences]
-        first = {(each.a, each.b): each for each in reversed(differences)}  # over all cells of the pair
+        # Over all cells of the pair.
+        first = {(each.a, each.b): each for each in reversed(differences)}
         if len(first) > 1:
             for row in rows:
                 row["line"] = f"{row['b']} against {row['a']}: {row['line']}"
@@ -113,7 +118,10 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
 
 
 def _row(difference: LossDifference) -> dict[str, Any]:
-    row = asdict(difference) | {"difference": difference.difference, "verdict": difference.verdict}
+    row = asdict(difference) | {
+        "difference": difference.difference,
+        "verdict": difference.verdict,
+    }
     row["why"] = row.pop("evidence")["why"]
     return row
 
@@ -125,11 +133,15 @@ def _in_words(difference: LossDifference, unit: str) -> str:
     over = f"in {difference.cell}"
     if difference.cell == ALL_CELLS:
         over = f"over {several(difference.n, 'shared cell')}"
-    interval = f"{difference.difference:+.4f} {unit} ({difference.low:+.4f} to {difference.high:+.4f})"
+    interval = (
+        f"{difference.difference:+.4f} {unit} ({difference.low:+.4f} to {difference.high:+.4f})"
+    )
     return f"{pair}: {difference.verdict}, {interval} {over}; {difference.evidence.basis}."
 
 
-class ChoicesPanel(IntervalsPanel, name="choices", heading="Cells ranked by loss", source="sweeps"):
+class ChoicesPanel(
+    IntervalsPanel, name="choices", heading="Cells ranked by loss", source="sweeps"
+):
     """The cells of a study in order of their losses, and the significant differences from the base or the best."""
 
     @classmethod
@@ -154,7 +166,9 @@ class ChoicesPanel(IntervalsPanel, name="choices", heading="Cells ranked by loss
             notes=tuple(notes),
             method=_CHOICES,
             result={"choices": rows},
-            x=Axis("difference", f"loss above that of the cell compared with ({report.loss_unit})"),
+            x=Axis(
+                "difference", f"loss above that of the cell compared with ({report.loss_unit})"
+            ),
         )
 
 
@@ -187,26 +201,36 @@ def _ranked(ranking: CellRanking) -> list[str]:
     evidence = ranking.evidence.in_words()
     if ranking.evidence.verdict == UNKNOWN:
         return [f"{best} has the lowest loss; whether by more than chance is {evidence}."]
-    differ = [spaced(cell) for cell, each in ranking.differences.items() if each.verdict == DIFFERENT]
+    differ = [
+        spaced(cell) for cell, each in ranking.differences.items() if each.verdict == DIFFERENT
+    ]
     names = several_named(differ, _MOST_NAMED) or "no cell"
     text = f"{best} has the lowest loss; from {spaced(ranking.reference)} differ significantly: {names}."
     return [text, sentence(evidence)]
 
 
-class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds", source="sweeps"):
+class ConfirmedPanel(
+    Panel, name="confirmed", heading="Confirmed on fresh seeds", source="sweeps"
+):
     """Each cell's winner by its test loss, beside the loss that the search found."""
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
         confirmed = report.confirmed
         if not confirmed:
-            raise BadInput("nothing is confirmed: `sweeplab confirm NAME` trains the best with fresh seeds")
+            raise BadInput(
+                "nothing is confirmed: `sweeplab confirm NAME` trains the best with fresh seeds"
+            )
         notes = []
         verdicts = [cell.evidence for _, cell in confirmed if cell.evidence]
         if verdicts:
             n = sum(evidence.verdict == DIFFERENT for evidence in verdicts)
             others = several(len(verdicts), "other cell")
-            notes = [sentence(f"{verdicts[0].basis}: different from the search's best cell: {n} of {others}")]
+            notes = [
+                sentence(
+                    f"{verdicts[0].basis}: different from the search's best cell: {n} of {others}"
+                )
+            ]
         return cls(
             data=DataFrame([_confirmed(study, cell) for study, cell in confirmed]),
             notes=tuple(notes),
@@ -235,7 +259,13 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
 
 def _confirmed(study: str, cell: CellConfirmed) -> dict[str, Any]:
     row = {"study": study, "cell": cell.cell, "trial": cell.trial, "raced": cell.n_raced}
-    row |= {"searched": cell.searched, "validation": cell.validation, "test": None, "low": None, "high": None}
+    row |= {
+        "searched": cell.searched,
+        "validation": cell.validation,
+        "test": None,
+        "low": None,
+        "high": None,
+    }
     if cell.test:
         row |= asdict(cell.test)
         row["test"] = row.pop("value")

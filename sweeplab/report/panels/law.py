@@ -32,7 +32,8 @@ Size = Annotated[str, one_of(*SIZES)]
 Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide
-BEYOND = 10.0  # a line is extended beyond the points by at most this factor, while it is identified
+# A line is extended beyond the points by at most this factor, while it is identified.
+BEYOND = 10.0
 MOST_LINES = 7
 _SOME_LINES = 4  # if no column has few values
 _OTHER = {"params": "tokens", "tokens": "params"}
@@ -66,13 +67,17 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
             rows += " These rows identify none of its numbers."
         fields = ("value", "low", "high", "verdict", "code", "why", "meaning")
         table = [
-            {"quantity": name} | {each: entry[each] for each in fields} for name, entry in entries.items()
+            {"quantity": name} | {each: entry[each] for each in fields}
+            for name, entry in entries.items()
         ]
         return cls(
             title=f"{plain['law']}: estimates and verdicts",
             data=DataFrame(table),
             shown=shown_of(entries),
-            notes=(rows, *map(sentence, (plain["misfit"]["says"], plain["holdout"][0]["says"]))),
+            notes=(
+                rows,
+                *map(sentence, (plain["misfit"]["says"], plain["holdout"][0]["says"])),
+            ),
             warnings=assessment.warnings,
             method=about_fit(assessment),
             result=plain,
@@ -91,16 +96,23 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
     @classmethod
     def _of(cls, report: ReportData, law: Law = AUTO) -> Panel:
         assessment = report.assessment(law)
-        fit, points = assessment.fit, assessment.points  # of the losses that the law is fitted to
-        data = DataFrame({name: points.columns[name] for name in (*SIZES, "loss") if name in points.columns})
-        data = data.assign(fitted=data["loss"] / np.exp(fit.residuals), residual=100 * fit.residuals)
+        # Of the losses that the law is fitted to.
+        fit, points = assessment.fit, assessment.points
+        data = DataFrame(
+            {name: points.columns[name] for name in (*SIZES, "loss") if name in points.columns}
+        )
+        data = data.assign(
+            fitted=data["loss"] / np.exp(fit.residuals), residual=100 * fit.residuals
+        )
         scale = f"log(loss / law) in percent; shaded: within twice the noise of a row, {fit.sigma:.2%}."
         return cls(
             title=f"{fit.law.name}: residuals",
             data=data,
             notes=(f"{scale} A law of the right form leaves no pattern.",),
             method=about_fit(assessment),
-            axes=tuple(Axis(name, ROLES[name], True) for name in SIZES if name in points.varied),
+            axes=tuple(
+                Axis(name, ROLES[name], True) for name in SIZES if name in points.varied
+            ),
             sigma=100 * fit.sigma,
         )
 
@@ -111,7 +123,9 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
         for at, axis in enumerate(self.axes, start=1):
             place = {"row": 1, "col": at}
             hover = f"{axis.column} %{{x:.4s}}<br>loss %{{loss:.4f}}, law %{{fitted:.4f}}: %{{y:.2f}}%"
-            Look("", MIDDLE).points(figure, data, axis.column, "residual", hover, showlegend=False, **place)
+            Look("", MIDDLE).points(
+                figure, data, axis.column, "residual", hover, showlegend=False, **place
+            )
             figure.update_xaxes(**axis.around(data[axis.column]), nticks=_FEW_TICKS, **place)
             ends = {"y0": -2 * self.sigma, "y1": 2 * self.sigma}
             figure.add_hrect(**ends, fillcolor=SHADE, line_width=0, layer="below", **place)
@@ -163,7 +177,9 @@ def about_fit(assessment: Assessment) -> dict[str, str]:
         "shown.",
         "Test": "The F test of departures that are added to the law, a bend in each column and the product of their "
         "logs; a power is the chance to flag one that makes the forecast at ten times the compute 5% wrong.",
-        "Conventions": "; ".join(f"{name}: {what}" for name, what in points.conventions.items()),
+        "Conventions": "; ".join(
+            f"{name}: {what}" for name, what in points.conventions.items()
+        ),
         "Rows": f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}",
     }
 
@@ -190,22 +206,34 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
             raise BadInput(f"the table has no {x}")
         groups, edge = lines_by(assessment, x), float(columns[x].max())
         named = [groups.names[at] for at in groups.belongs]
-        points = DataFrame({"what": "measured", "line": named, x: columns[x], "loss": columns["loss"]})
+        points = DataFrame(
+            {"what": "measured", "line": named, x: columns[x], "loss": columns["loss"]}
+        )
         parts, ended = [points.sort_values([x, "loss"])], {}
         for name, low, high, at in groups.lines:
             rows, why = _band(assessment, at, low, high, BEYOND * edge)
             parts.append(DataFrame(rows).rename(columns={"x": x}).assign(line=name))
             if why:
                 ended[name] = why
-        notes = [f"Lines: {assessment.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."]
+        notes = [
+            f"Lines: {assessment.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."
+        ]
         if record is not None:
             low, mean, high = (math.expm1(each) for each in assessment.tuning.ends)
             excess = f"{mean:.2%} ({low:.2%} to {high:.2%})"
-            notes.append(f"The law is fitted to losses less their expected tuning excess, {excess}.")
+            notes.append(
+                f"The law is fitted to losses less their expected tuning excess, {excess}."
+            )
         if ended:
-            which = "No line" if len(ended) == len(groups.lines) else f"No line at {listed([*ended])}"
+            which = (
+                "No line"
+                if len(ended) == len(groups.lines)
+                else f"No line at {listed([*ended])}"
+            )
             why = next(iter(ended.values()))
-            notes.append(f"{which} goes further beyond the points: the loss is not identified there ({why}).")
+            notes.append(
+                f"{which} goes further beyond the points: the loss is not identified there ({why})."
+            )
         return cls(
             title=f"{assessment.law.name}: loss against {ROLES[x]}",
             data=concat(parts, ignore_index=True),
@@ -234,7 +262,14 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
                     ends = f"{hover} (%{{low:.4f}} to %{{high:.4f}})"
                     is_named = what == "law" and look.name in alone
                     look.line(
-                        figure, part, x, "loss", ends, **group, showlegend=is_named, line={"dash": dash}
+                        figure,
+                        part,
+                        x,
+                        "loss",
+                        ends,
+                        **group,
+                        showlegend=is_named,
+                        line={"dash": dash},
                     )
             if len(points):
                 size = {"size": 8 if len(data) < 600 else 5}
@@ -242,10 +277,16 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
         settings = self.x.around(data[x])
         if (data["what"] == "beyond").any():
             high = settings["range"][1]
-            figure.add_vrect(x0=self.edge, x1=10**high, fillcolor=SHADE, line_width=0, layer="below")
+            figure.add_vrect(
+                x0=self.edge, x1=10**high, fillcolor=SHADE, line_width=0, layer="below"
+            )
             at = {"x": high, "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "top"}
-            figure.add_annotation(text="beyond the points", font={"size": 12}, showarrow=False, **at)
-        figure.update_layout(xaxis=settings, yaxis=self.y.around(data[["loss", "low", "high"]]), height=470)
+            figure.add_annotation(
+                text="beyond the points", font={"size": 12}, showarrow=False, **at
+            )
+        figure.update_layout(
+            xaxis=settings, yaxis=self.y.around(data[["loss", "low", "high"]]), height=470
+        )
         figure.update_layout(showlegend=len(self.lines) + len(alone) > 1)
 
 
@@ -264,7 +305,11 @@ def lines_by(assessment: Assessment, x: str) -> LawLines:
     if x == "flops" and has_optimum(law):
         per_param_token = assessment.points.flops_per_param_token
         names, belongs, _ = _groups("params", columns["params"])
-        optimal = ("compute-optimal", *ends, lambda at: optimum_of(law, at, per_param_token)[-1])
+        optimal = (
+            "compute-optimal",
+            *ends,
+            lambda at: optimum_of(law, at, per_param_token)[-1],
+        )
         return LawLines(names, belongs, [optimal])
     if x not in law.columns:
         raise BadInput(f"{law.name} does not use {x}")
@@ -307,7 +352,11 @@ def _distinct(values: Array) -> Array:
 
 
 def _band(
-    assessment: Assessment, at: Callable[[float], Quantity], low: float, high: float, limit: float
+    assessment: Assessment,
+    at: Callable[[float], Quantity],
+    low: float,
+    high: float,
+    limit: float,
 ) -> tuple[list[dict[str, Any]], str]:
     """The line of a loss from `low` to `high`, the points' range, up to `limit`, and why it stops before that.
 
@@ -322,7 +371,10 @@ def _band(
             what = "beyond"
             if not there.verdict.identified:
                 return rows, there.verdict.reason
-        rows.append({"what": what, "x": x} | dict(zip(("loss", "low", "high"), there.shown, strict=True)))
+        rows.append(
+            {"what": what, "x": x}
+            | dict(zip(("loss", "low", "high"), there.shown, strict=True))
+        )
     return rows, ""
 
 
@@ -348,7 +400,13 @@ class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
                 notes.append(f"{name}: no minimum: it lies {budget['edge']}.")
             else:
                 n, low, high = (budget[end] for end in ("n_opt", "n_opt_low", "n_opt_high"))
-                row = {"what": "minimum", "params": n, "low": low, "high": high, "loss": budget["loss"]}
+                row = {
+                    "what": "minimum",
+                    "params": n,
+                    "low": low,
+                    "high": high,
+                    "loss": budget["loss"],
+                }
                 shown.append(DataFrame([row]))
             parts.append(concat(shown).assign(flops=flops))
         return cls(
@@ -374,13 +432,23 @@ class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
                 best = by_what["minimum"]
                 star = {"symbol": "star", "size": 15, "line": {"width": 1, "color": "white"}}
                 ends = bars(best, "params", thickness=2, width=6, color=look.color)
-                settings = {"marker": star, "error_x": ends, "legendgroup": look.name, "showlegend": False}
+                settings = {
+                    "marker": star,
+                    "error_x": ends,
+                    "legendgroup": look.name,
+                    "showlegend": False,
+                }
                 look.points(figure, best, *at, f"best size: {hover}", **settings)
-        axes = {"xaxis": self.x.around(self.data["params"]), "yaxis": self.y.around(self.data["loss"])}
+        axes = {
+            "xaxis": self.x.around(self.data["params"]),
+            "yaxis": self.y.around(self.data["loss"]),
+        }
         figure.update_layout(**axes, showlegend=True)
 
 
-class BestValuesPanel(Panel, name="best_values", heading="Best value against size", source="runs"):
+class BestValuesPanel(
+    Panel, name="best_values", heading="Best value against size", source="runs"
+):
     """The best values over a size. `data`: hyperparameter, what (cell, law), cell, x, best, low, high, edge.
 
     `size` is the size on the axis.
@@ -421,13 +489,21 @@ class BestValuesPanel(Panel, name="best_values", heading="Best value against siz
             shown = {"showlegend": column == 1, **place}
             look = Look("law", GOOD)
             look.band(figure, law, "x", **place)
-            look.line(figure, law, "x", "best", "%{x:.3s}: %{y:.3g}", legendgroup="law", **shown)
+            look.line(
+                figure, law, "x", "best", "%{x:.3s}: %{y:.3g}", legendgroup="law", **shown
+            )
             error = bars(inside, "best")
-            Look("best of a cell", MIDDLE).points(figure, inside, "x", "best", hover, error_y=error, **shown)
-            Look("at an end", GREY, "triangle-up").points(figure, data[is_edge], "x", "best", hover, **shown)
+            Look("best of a cell", MIDDLE).points(
+                figure, inside, "x", "best", hover, error_y=error, **shown
+            )
+            Look("at an end", GREY, "triangle-up").points(
+                figure, data[is_edge], "x", "best", hover, **shown
+            )
             x_axis = Axis("x", ROLES.get(self.size, title_of(self.size)), True)
             figure.update_xaxes(**x_axis.around(data["x"]), **place)
-            figure.update_yaxes(**Axis("best", title_of(name), True).around(data["best"]), **place)
+            figure.update_yaxes(
+                **Axis("best", title_of(name), True).around(data["best"]), **place
+            )
 
 
 def _laws(report: ReportData) -> HyperparameterLaws:
@@ -436,7 +512,9 @@ def _laws(report: ReportData) -> HyperparameterLaws:
 
     def work() -> HyperparameterLaws:
         counting = studied.settled() if studied else PLAIN
-        return assess_hyperparameters(tuned_runs(report.runs, report.study, counting, report.design))
+        return assess_hyperparameters(
+            tuned_runs(report.runs, report.study, counting, report.design)
+        )
 
     return report.once("hyperparameters", work)
 
@@ -447,15 +525,26 @@ def _table(laws: HyperparameterLaws, name: str, size: str) -> DataFrame:
     rows = []
     for c in range(runs.n_cells):
         best = searched.cell(c)
-        place = {"hyperparameter": name, "what": "cell", "cell": runs.cell_name(c), "x": math.exp(logs[c])}
-        rows.append(place | {"best": best["value"]} | {end: best[end] for end in ("low", "high", "edge")})
+        place = {
+            "hyperparameter": name,
+            "what": "cell",
+            "cell": runs.cell_name(c),
+            "x": math.exp(logs[c]),
+        }
+        rows.append(
+            place
+            | {"best": best["value"]}
+            | {end: best[end] for end in ("low", "high", "edge")}
+        )
     # The other sizes follow this one as they do in the cells: on a path, all grow together.
     others = {column: np.polyfit(logs, runs.log_of(column), 1) for column in surface.sizes}
     for x in np.linspace(logs.min(), logs.max(), _STEPS):
         at = {column: float(np.polyval(line, x)) for column, line in others.items()}
         middle, low, high = np.exp(interval(surface.optimum(at)[:, searched.j]))
         ends = {"best": middle, "low": low, "high": high, "edge": ""}
-        rows.append({"hyperparameter": name, "what": "law", "cell": "", "x": math.exp(x)} | ends)
+        rows.append(
+            {"hyperparameter": name, "what": "law", "cell": "", "x": math.exp(x)} | ends
+        )
     return DataFrame(rows)
 
 

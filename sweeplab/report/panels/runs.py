@@ -29,7 +29,15 @@ from sweeplab.laws.columns import SHAPE
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import read_gradients
 from sweeplab.report import style
-from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
+from sweeplab.report.data import (
+    CURVES,
+    FACTS,
+    LOSSES,
+    PROGRESS,
+    ReportData,
+    states_in_words,
+    title_of,
+)
 from sweeplab.report.headline import AHEAD, forecast_at
 from sweeplab.report.panels.base import Log, Panel, TablePanel, one_of
 from sweeplab.report.style import (
@@ -78,14 +86,22 @@ class CurvesPanel(Panel, name="learning_curves"):
 
     @classmethod
     def _of(
-        cls, report: ReportData, x: _Progress = "train_tokens", metric: _Curve = "val_loss", log: Log = ()
+        cls,
+        report: ReportData,
+        x: _Progress = "train_tokens",
+        metric: _Curve = "val_loss",
+        log: Log = (),
     ) -> Panel:
         runs, trials = report.runs, trials_table(report.runs)
         kept = runs[~runs["state"].isin(LOST)]
         left_out = states_in_words(runs.loc[~runs.index.isin(kept.index), "state"])
         drawn = report.curves(metric).merge(kept[_RUN], on=_RUN)
-        drawn = drawn.assign(x=finite(drawn, x), value=finite(drawn, "value")).dropna(subset=["x", "value"])
-        drawn = _positive(drawn, log, "value").merge(trials[[*TRIAL, "best", "n_params"]], on=TRIAL)
+        drawn = drawn.assign(x=finite(drawn, x), value=finite(drawn, "value")).dropna(
+            subset=["x", "value"]
+        )
+        drawn = _positive(drawn, log, "value").merge(
+            trials[[*TRIAL, "best", "n_params"]], on=TRIAL
+        )
         drawn = drawn.sort_values(["n_params", *_RUN, "x"], ignore_index=True)
         if drawn.empty:
             raise BadInput(f"no run has a {metric} ({left_out})".removesuffix(" ()"))
@@ -102,7 +118,9 @@ class CurvesPanel(Panel, name="learning_curves"):
             # Without the first loss of each run, which is far above the rest.
             later = drawn[drawn["x"] > drawn.groupby(_RUN)["x"].transform("min")]
             most = later["value"].quantile(0.95)
-            view = main_range(later.loc[later["best"] | (later["value"] <= most), "value"], drawn["value"])
+            view = main_range(
+                later.loc[later["best"] | (later["value"] <= most), "value"], drawn["value"]
+            )
         winner = trials.loc[are_best(trials, ["study"]), "cell"]
         by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
         return cls(
@@ -121,28 +139,39 @@ class CurvesPanel(Panel, name="learning_curves"):
         if len(self.data) > MANY:
             kind, of_run = "scattergl", ""
         ends = self.data.drop_duplicates(_RUN, keep="last").assign(x=np.nan, value=np.nan)
-        joined = concat([self.data, ends]).sort_index(kind="stable")  # with a gap after each run
+        # With a gap after each run.
+        joined = concat([self.data, ends]).sort_index(kind="stable")
         every = Look("every run", GREY)
-        every.line(figure, joined, "x", "value", of_run, type=kind, line={"width": 1}, opacity=0.35)
+        every.line(
+            figure, joined, "x", "value", of_run, type=kind, line={"width": 1}, opacity=0.35
+        )
         is_crowded = self.best["cell"].nunique() > style.MOST_LINES
         for look, rows in by_look(self.best, "cell", self.palette):
             hover = f"{look.name}, trial %{{trial}}<br>%{{x:.4s}}: %{{y:.4f}}"
-            name, settings = spaced(look.name), {"line": {"width": 1.5}, "showlegend": not is_crowded}
+            name, settings = (
+                spaced(look.name),
+                {"line": {"width": 1.5}, "showlegend": not is_crowded},
+            )
             if look.name == self.winner:
                 name, settings = f"{name} (best)", {"line": {"width": 3.5}}
             elif is_crowded:
                 settings["opacity"] = 0.4
-            look.line(figure, rows, "x", "value", hover, size=5, type=kind, name=name, **settings)
+            look.line(
+                figure, rows, "x", "value", hover, size=5, type=kind, name=name, **settings
+            )
         # The run under the cursor is drawn here again, over all others.
         front, nothing = {"width": 3, "color": style.FRONT}, DataFrame({"x": [], "y": []})
-        every.line(figure, nothing, "x", "y", line=front, showlegend=False, meta={"front": True})
+        every.line(
+            figure, nothing, "x", "y", line=front, showlegend=False, meta={"front": True}
+        )
         for loss in self.baselines:
             figure.add_hline(y=loss, **marked(f"n-grams {loss:.3f}"))
         y = self.y.around(self.data["value"], *self.baselines)
         if self.view:
             y = self.y.over(*self.view)
         x = self.x.around(self.data["x"])
-        if not self.x.log:  # a run begins at 0: a single evaluation is drawn where it lies after that
+        # A run begins at 0: a single evaluation is drawn where it lies after that.
+        if not self.x.log:
             x = self.x.around(self.data["x"], 0.0, 1.0)
         figure.update_layout(xaxis=x, yaxis=y)
 
@@ -172,7 +201,16 @@ class RunsPanel(TablePanel, name="table", heading="Runs"):
         report.check_runs()
         runs, grid = report.runs, grid_of(report.runs, report.design)
         tuned = [name for name in searched_of(runs, report.design) if name not in grid]
-        columns = [*(grid or ["cell"]), *tuned, "trial", "seed", "state", *LOSSES, "iterations", *FACTS]
+        columns = [
+            *(grid or ["cell"]),
+            *tuned,
+            "trial",
+            "seed",
+            "state",
+            *LOSSES,
+            "iterations",
+            *FACTS,
+        ]
         known = [name for name in columns if name in runs and runs[name].notna().any()]
         return cls(data=runs.sort_values(report.value_column, ignore_index=True)[known])
 
@@ -198,12 +236,19 @@ class LossPanel(Panel, name="loss"):
         if law is not None:
             runs, metric = whole_losses(runs, report.objective)
         trials = trials_table(runs, metric)
-        shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
+        shown = trials[
+            trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()
+        ].copy()
         shown["x"] = finite(shown, x)
         shown = _positive(shown, log, "loss_low").dropna(subset=["x"])
         _check_comparable(x, runs, shown, metric)
-        lines, joined = _lines_over(x, [name for name in grid_of(runs, report.design) if name in runs], shown)
-        labels = [shown[name].map(lambda value, name=name: f"{name} = {written(value)}") for name in lines]
+        lines, joined = _lines_over(
+            x, [name for name in grid_of(runs, report.design) if name in runs], shown
+        )
+        labels = [
+            shown[name].map(lambda value, name=name: f"{name} = {written(value)}")
+            for name in lines
+        ]
         shown["line"] = ""
         if labels:
             shown["line"] = concat(labels, axis=1).agg(", ".join, axis=1)
@@ -212,7 +257,18 @@ class LossPanel(Panel, name="loss"):
         shown["best"] = are_best(shown, by)
         best = shown[shown["best"]]
         view = main_range(best["loss"], shown["loss"], room=1.5)
-        columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best", *lines]
+        columns = [
+            *TRIAL,
+            "state",
+            "seeds",
+            "x",
+            "loss",
+            "loss_low",
+            "loss_high",
+            "line",
+            "best",
+            *lines,
+        ]
         return cls(
             title=f"Loss against {title_of(x)}",
             data=shown[columns].sort_values([*lines, "x", "loss"], ignore_index=True),
@@ -235,14 +291,20 @@ class LossPanel(Panel, name="loss"):
                     marker["symbol"] = f"{look.symbol}-open"
                 group = {"legendgroup": look.name, "showlegend": False}
                 look.points(figure, trials, "x", "loss", hover, marker=marker, **group)
-            settings: dict[str, Any] = {"legendgroup": look.name, "showlegend": n_lines <= style.MOST_LINES}
+            settings: dict[str, Any] = {
+                "legendgroup": look.name,
+                "showlegend": n_lines <= style.MOST_LINES,
+            }
             if (best["seeds"] > 1).any():
                 settings["error_y"] = bars(best, "loss", "loss_low", "loss_high", thickness=1.2)
             if self.joined:
                 look.line(figure, best, "x", "loss", hover, size=9, **settings)
             else:
                 look.points(figure, best, "x", "loss", hover, marker={"size": 9}, **settings)
-        sizes, losses = self.data["x"].tolist(), self.data[["loss", "loss_low", "loss_high"]].to_numpy()
+        sizes, losses = (
+            self.data["x"].tolist(),
+            self.data[["loss", "loss_low", "loss_high"]].to_numpy(),
+        )
         ends = list(self.view or (float(losses.min()), float(losses.max())))
         if self.law is not None:
             self._draw_law(figure, self.law)
@@ -256,10 +318,19 @@ class LossPanel(Panel, name="loss"):
         """Draw the law's forecasts with their 90% band, and mark the last one."""
         look, ahead = Look("law, 90% band", GREY), law.tail(1)
         look.band(figure, law, "x")
-        look.line(figure, law, "x", "loss", line={"width": 1.5, "dash": "4px 4px"}, legendgroup=look.name)
+        look.line(
+            figure,
+            law,
+            "x",
+            "loss",
+            line={"width": 1.5, "dash": "4px 4px"},
+            legendgroup=look.name,
+        )
         star = Look(f"forecast at {AHEAD:g}x", style.FRONT, "star")
         hover = "%{x:.4s}: %{y:.3f} (%{low:.3f} to %{high:.3f})"
-        star.points(figure, ahead, "x", "loss", hover, marker={"size": 11}, error_y=bars(ahead, "loss"))
+        star.points(
+            figure, ahead, "x", "loss", hover, marker={"size": 11}, error_y=bars(ahead, "loss")
+        )
 
 
 def _law_of_size(report: ReportData) -> DataFrame | None:
@@ -300,7 +371,9 @@ def _lines_over(x: str, grid: Sequence[str], shown: DataFrame) -> tuple[list[str
     return free, False
 
 
-def _notes(trials: DataFrame, shown: DataFrame, view: tuple[float, float] | None) -> tuple[str, ...]:
+def _notes(
+    trials: DataFrame, shown: DataFrame, view: tuple[float, float] | None
+) -> tuple[str, ...]:
     notes = ["Large marks: the best trial of each cell."]
     if (shown["state"] == "pruned").any():
         notes.append("Hollow: pruned, at the best loss they reached.")
@@ -321,7 +394,9 @@ class HeatMapPanel(Panel, name="heat_map", heading="Best loss of each cell"):
     @classmethod
     def _of(cls, report: ReportData, x: _Size = "", y: _Size = "") -> Panel:
         runs, metric = report.runs, report.ranked_metric
-        grid = [name for name in grid_of(runs, report.design) if finite(runs, name).nunique() > 1]
+        grid = [
+            name for name in grid_of(runs, report.design) if finite(runs, name).nunique() > 1
+        ]
         others = iter([name for name in grid if name not in (x, y)])
         y = y or next(others, "")
         x = x or next(others, "")
@@ -330,10 +405,14 @@ class HeatMapPanel(Panel, name="heat_map", heading="Best loss of each cell"):
         check_one_task(ended)
         if len(runs) and not (x and y):
             only = [*grid, "none"][0]
-            raise BadInput(f"a heat map needs two sizes that vary in the grid; varying here: {only}")
+            raise BadInput(
+                f"a heat map needs two sizes that vary in the grid; varying here: {only}"
+            )
         for name in (x, y):
             _check_comparable(name, runs, ended, metric)
-        best = ended.loc[are_best(ended, [x, y]), [y, x, "loss", "cell", "trial"]].reset_index(drop=True)
+        best = ended.loc[are_best(ended, [x, y]), [y, x, "loss", "cell", "trial"]].reset_index(
+            drop=True
+        )
         n_pairs = best[x].nunique() * best[y].nunique()
         if 2 * len(best) < n_pairs:
             what = f"{len(best)} of {several(n_pairs, 'pair')} of {y} and {x}"
@@ -412,10 +491,20 @@ class GradientFlowPanel(Panel, name="gradient_flow", heading="Gradient flow by l
 
     def _draw(self, figure: Figure) -> None:
         layers = list(dict.fromkeys(self.data["layer"]))
-        figure.set_subplots(len(_NORMS), 1, shared_xaxes=True, subplot_titles=list(_NORMS.values()))
+        figure.set_subplots(
+            len(_NORMS), 1, shared_xaxes=True, subplot_titles=list(_NORMS.values())
+        )
         for row, (column, title) in enumerate(_NORMS.items(), start=1):
-            table = self.data.pivot(index="layer", columns="iteration", values=column).loc[layers]
-            bar = {"thickness": 10, "outlinewidth": 0, "len": 0.45, "y": 1.28 - row / 2, "tickprefix": "1e"}
+            table = self.data.pivot(index="layer", columns="iteration", values=column).loc[
+                layers
+            ]
+            bar = {
+                "thickness": 10,
+                "outlinewidth": 0,
+                "len": 0.45,
+                "y": 1.28 - row / 2,
+                "tickprefix": "1e",
+            }
             figure.add_heatmap(
                 x=table.columns,
                 y=layers,

@@ -113,18 +113,24 @@ class HistoryPanel(OptunaPanel, name="optimization_history", source="sweeps"):
         return self._color_by_name(plot)
 
 
-class EdfPanel(OptunaPanel, name="edf", heading="Empirical distribution function", source="sweeps"):
+class EdfPanel(
+    OptunaPanel, name="edf", heading="Empirical distribution function", source="sweeps"
+):
     """The share of trials that ended with a loss no higher than x. `data`: study, cell, trial, loss."""
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
         trials, x = ended_trials(report)
-        data = trials[["study", "cell", "trial", x.column]].sort_values(["study", x.column], kind="stable")
+        data = trials[["study", "cell", "trial", x.column]].sort_values(
+            ["study", x.column], kind="stable"
+        )
         return cls(data=data.reset_index(drop=True), notes=("Of the trials that ended.",), x=x)
 
     def _plot(self) -> Figure:
         by_study = self.data.groupby("study", sort=False)[self.x.column]
-        studies = [optuna_study(DataFrame({"value": loss}), name=str(name)) for name, loss in by_study]
+        studies = [
+            optuna_study(DataFrame({"value": loss}), name=str(name)) for name, loss in by_study
+        ]
         plot = visualization.plot_edf(studies, target_name=self.x.title)
         plot.update_layout(showlegend=len(studies) > 1)
         return self._color_by_name(plot)
@@ -146,7 +152,9 @@ class ParetoPanel(Panel, name="pareto", heading="Loss against cost", source="swe
             raise BadInput("a front needs two trials or more that ended and say what they cost")
         for cost in _PARETO:
             ordered = data.sort_values([cost, "loss"])
-            data[f"front of {cost}"] = ordered["loss"] < ordered["loss"].cummin().shift(fill_value=math.inf)
+            data[f"front of {cost}"] = ordered["loss"] < ordered["loss"].cummin().shift(
+                fill_value=math.inf
+            )
         return cls(data=data, y=Axis("loss", report.loss_title))
 
     def _draw(self, figure: Figure) -> None:
@@ -167,7 +175,10 @@ class ParetoPanel(Panel, name="pareto", heading="Loss against cost", source="swe
 
 
 class ImportancePanel(
-    Panel, name="param_importances", heading="Importance of the hyperparameters", source="sweeps"
+    Panel,
+    name="param_importances",
+    heading="Importance of the hyperparameters",
+    source="sweeps",
 ):
     """Importances beside chance. `data`: hyperparameter, importance, chance, n_trials, verdict."""
 
@@ -178,7 +189,9 @@ class ImportancePanel(
             raise BadInput("importances need two searched hyperparameters or more")
         shares = report.importances(sweep)
         if not shares:
-            raise BadInput(f"importances need {FEWEST_TRIALS} or more trials with different searched values")
+            raise BadInput(
+                f"importances need {FEWEST_TRIALS} or more trials with different searched values"
+            )
         notes = [f"Ticks: exceeded by {1 - CHANCE:.0%} of shuffles of the losses."]
         chance = [each.hyperparameter for each in shares if each.verdict == WITHIN_CHANCE]
         if chance:
@@ -231,11 +244,15 @@ class SlicePanel(SpacePanel, name="slice"):
         if lost:
             notes.append(f"Left out: {several(lost, 'trial')} that diverged or failed.")
         if (sweep.trials["state"] == "pruned").any():
-            notes.append("Pruned trials are left out: their losses were measured earlier in training.")
+            notes.append(
+                "Pruned trials are left out: their losses were measured earlier in training."
+            )
         return cls(data=data, notes=tuple(notes), space=space, y=y)
 
     def _plot(self) -> Figure:
-        plot = visualization.plot_slice(self.study(), list(self.space), target_name=self.y.title)
+        plot = visualization.plot_slice(
+            self.study(), list(self.space), target_name=self.y.title
+        )
         losses = self.data[self.y.column]
         view = style.main_range(losses[losses <= losses.quantile(0.9)], losses, room=0.3)
         if view:
@@ -245,7 +262,9 @@ class SlicePanel(SpacePanel, name="slice"):
             name = plot.layout[x.replace("x", "xaxis")].title.text
             rows = self.drawn[self.drawn[name].notna()]
             # So that the page can show and open the trial.
-            trace.meta = {"trials": list(zip(rows["study"], rows["cell"], rows["trial"], strict=True))}
+            trace.meta = {
+                "trials": list(zip(rows["study"], rows["cell"], rows["trial"], strict=True))
+            }
         return plot
 
 
@@ -259,7 +278,12 @@ class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel co
         space = _space(params, sweep)
         if not params:
             space = {**sweep.grid, **space}
-        return cls(data=data, notes=("Drag along an axis to select.", *_thinned(data)), space=space, y=y)
+        return cls(
+            data=data,
+            notes=("Drag along an axis to select.", *_thinned(data)),
+            space=space,
+            y=y,
+        )
 
     def _draw(self, figure: Figure) -> None:
         rows = self.drawn.dropna(subset=[*self.space])
@@ -295,7 +319,9 @@ def _parallel_axis(name: str, column: Series, distribution: BaseDistribution) ->
     }
 
 
-class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs of hyperparameters"):
+class RankPanel(
+    SpacePanel, name="rank", heading="Rank of the trials over pairs of hyperparameters"
+):
     """Trials over each pair of the hyperparameters asked for, or of the few that matter most, colored by their rank."""
 
     @classmethod
@@ -307,7 +333,9 @@ class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs 
                 f"pairs need two searched hyperparameters; here only {next(iter(space))} was searched"
             )
         if not params:
-            shares = {each.hyperparameter: each.importance for each in report.importances(sweep)}
+            shares = {
+                each.hyperparameter: each.importance for each in report.importances(sweep)
+            }
             most = sorted(space, key=lambda name: -shares.get(name, 0.0))[:MOST_PAIRED]
             space = {name: space[name] for name in most}
         data, y = ended_trials(report)
@@ -331,7 +359,9 @@ class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="
             share = row["flops_saved"] / max(row["flops_spent"] + row["flops_saved"], 1.0)
             trials = f"{row['n_pruned']:.0f} of {several(int(row['n_trials']), 'trial')}"
             notes.append(f"{study}: {trials} pruned, which saved {share:.0%} of the training.")
-        return cls(data=data, notes=tuple(notes), method=_SAVED, x=Axis("flops", "training FLOPs"))
+        return cls(
+            data=data, notes=tuple(notes), method=_SAVED, x=Axis("flops", "training FLOPs")
+        )
 
     def _draw(self, figure: Figure) -> None:
         data = self.data
@@ -340,7 +370,9 @@ class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="
         for column, (name, color) in looks.items():
             hover = hovering(f"%{{study}}, %{{cell}}: {name} %{{x:.3s}} FLOPs<br>{about}", data)
             marker = {"color": color}
-            figure.add_bar(x=data[column], y=data.index, orientation="h", name=name, marker=marker, **hover)
+            figure.add_bar(
+                x=data[column], y=data.index, orientation="h", name=name, marker=marker, **hover
+            )
         names = data["cell"].map(spaced)
         if data["study"].nunique() > 1:
             names = data["study"] + ": " + names
@@ -359,7 +391,9 @@ def ended_trials(report: ReportData) -> tuple[DataFrame, Axis]:
     Raises:
         BadInput: no trial has ended.
     """
-    data = pd.concat([sweep.ended.assign(study=sweep.name) for sweep in report.sweeps], ignore_index=True)
+    data = pd.concat(
+        [sweep.ended.assign(study=sweep.name) for sweep in report.sweeps], ignore_index=True
+    )
     if data.empty:
         raise BadInput("no trial has ended with a value")
     data["above"] = data["loss"] - data.groupby("cell")["loss"].transform("min")

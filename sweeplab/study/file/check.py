@@ -19,7 +19,15 @@ from sweeplab.model.shape import SETTLED
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import MOST_CELLS, NOWHERE, StudySpec
-from sweeplab.study.values import EVALUATED, FACTS, LENGTHS_OF, Choices, Range, is_searched, needs
+from sweeplab.study.values import (
+    EVALUATED,
+    FACTS,
+    LENGTHS_OF,
+    Choices,
+    Range,
+    is_searched,
+    needs,
+)
 
 # No study finishes a grid with more points.
 LARGEST_GRID = 100_000
@@ -35,7 +43,9 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
         problems.add((), "a study is a mapping of keys to values, such as `name: small`")
         raise BadInput(*problems.found)
     before, wrong = len(problems.found), set[Any]()
-    empty = {key for key in (*SECTIONS, "cells", "constraints") if document.get(key, "") is None}
+    empty = {
+        key for key in (*SECTIONS, "cells", "constraints") if document.get(key, "") is None
+    }
     document = {key: value for key, value in document.items() if key not in empty}
     _check_places(document, problems)
     are_placed = len(problems.found) == before
@@ -53,7 +63,11 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     if not wrong & {"search", "first_trial"}:
         _check_first_trial(spec, problems)
     if problems.found:
-        raise BadInput(*sorted(problems.found, key=lambda problem: (problem.line or 0, problem.column or 0)))
+        raise BadInput(
+            *sorted(
+                problems.found, key=lambda problem: (problem.line or 0, problem.column or 0)
+            )
+        )
     return spec
 
 
@@ -72,7 +86,9 @@ def _places() -> list[str]:
 
 def _check_places(document: Mapping[str, Any], problems: Problems) -> None:
     """Check that every hyperparameter stands once, in a section that may have it."""
-    held: list[tuple[Location, Any]] = [((section,), document.get(section)) for section in SECTIONS]
+    held: list[tuple[Location, Any]] = [
+        ((section,), document.get(section)) for section in SECTIONS
+    ]
     changes = document.get("cells")
     if isinstance(changes, list):
         held += [(("cells", index), each) for index, each in enumerate(changes)]
@@ -84,9 +100,13 @@ def _check_places(document: Mapping[str, Any], problems: Problems) -> None:
             if first != section and (first, section) != ("fixed", "cells"):
                 problems.conflict((first, name), path)
             elif name == "seed":
-                problems.add(path, "seed is set by the key seeds, such as `seeds: [0, 1]`", at_key=True)
+                problems.add(
+                    path, "seed is set by the key seeds, such as `seeds: [0, 1]`", at_key=True
+                )
             elif name in EVALUATED and section != "fixed":
-                what = f"{name} must be the same in the whole study, so that losses are comparable"
+                what = (
+                    f"{name} must be the same in the whole study, so that losses are comparable"
+                )
                 problems.add(path, what, "under fixed", at_key=True)
             elif section == "search" and row is not None and not is_searched(row):
                 what = f"{name} cannot be searched: it depends on the machine"
@@ -96,7 +116,9 @@ def _check_places(document: Mapping[str, Any], problems: Problems) -> None:
 def _check_hyperparameters(spec: StudySpec, problems: Problems) -> None:
     before, whole = len(problems.found), [{**spec.fixed, **cell} for cell in spec.cells]
     lengths = [
-        name for name in LENGTHS if spec.place(name) != NOWHERE and spec.fixed.get(name, 0) is not None
+        name
+        for name in LENGTHS
+        if spec.place(name) != NOWHERE and spec.fixed.get(name, 0) is not None
     ]
     if len(lengths) > 1:
         problems.conflict(*map(spec.place, lengths[:2]))
@@ -123,9 +145,13 @@ def _check_first_trial(spec: StudySpec, problems: Problems) -> None:
             problems.add(("first_trial", name), what, str(error))
 
 
-def _check_cycles(spec: StudySpec, explicit: Set[str], lengths: Sequence[str], problems: Problems) -> None:
+def _check_cycles(
+    spec: StudySpec, explicit: Set[str], lengths: Sequence[str], problems: Problems
+) -> None:
     graph = {name: sorted(behind) for name, behind in FACTS.items()}
-    graph |= {name: sorted(behind) for name, (behind, _) in SETTLED.items() if name not in explicit}
+    graph |= {
+        name: sorted(behind) for name, (behind, _) in SETTLED.items() if name not in explicit
+    }
     for name in lengths:
         if name in LENGTHS_OF:
             graph["max_iters"] = sorted(LENGTHS_OF[name])
@@ -143,7 +169,11 @@ def _check_cycles(spec: StudySpec, explicit: Set[str], lengths: Sequence[str], p
 
 def _check_space(spec: StudySpec, problems: Problems) -> None:
     if spec.n_points > MOST_CELLS:
-        problems.add(("grid",), f"the grid has {several(spec.n_points, 'cell')}", f"at most {MOST_CELLS:,}")
+        problems.add(
+            ("grid",),
+            f"the grid has {several(spec.n_points, 'cell')}",
+            f"at most {MOST_CELLS:,}",
+        )
         return
     try:
         kept, _ = cells(spec, None)

@@ -37,7 +37,11 @@ def takes_share(row: Hyperparameter) -> bool:
 
 def share_of(row: Hyperparameter, written: Any) -> dict[str, str] | None:
     """Return the expression that a share stands for: 5% of max_iters, or of learning_rate for min_lr; else None."""
-    share = _SHARE.fullmatch(written.strip()) if isinstance(written, str) and len(written) < 100 else None
+    share = (
+        _SHARE.fullmatch(written.strip())
+        if isinstance(written, str) and len(written) < 100
+        else None
+    )
     if share is None or not takes_share(row) or float(share[1]) > 100:
         return None
     percent = float(share[1])
@@ -48,7 +52,11 @@ def share_of(row: Hyperparameter, written: Any) -> dict[str, str] | None:
         "_interval"
     ):  # rounded up: 25% of 469 steps would come a fifth time, just before the end
         expression = f"ceil(max_iters * {percent:g} / 100)"
-    return {"expr": f"max({row.low:g}, {expression})" if row.low and row.kind == "int" else expression}
+    return {
+        "expr": f"max({row.low:g}, {expression})"
+        if row.low and row.kind == "int"
+        else expression
+    }
 
 
 RANGES = "1e-4 to 1e-2, log; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
@@ -62,7 +70,15 @@ NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
 _SWITCHED_OFF = {"none", "null", "off", "disabled"}
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 # What a number is times where such a suffix follows it; "10%" is 0.1.
-_FACTORS = {"%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9, "thousand": 1e3, "million": 1e6, "billion": 1e9}
+_FACTORS = {
+    "%": 0.01,
+    "k": 1e3,
+    "m": 1e6,
+    "b": 1e9,
+    "thousand": 1e3,
+    "million": 1e6,
+    "billion": 1e9,
+}
 _SUFFIXED = re.compile(rf"(.*\d\.?)\s*({'|'.join(_FACTORS)})", re.IGNORECASE)
 # The units of a row are also written in these words.
 _UNITS = {
@@ -70,7 +86,9 @@ _UNITS = {
     "tokens": "tokens?",
     "sequences": "sequences|samples|examples",
 }
-_NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:[,_ ]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_NUMBER = re.compile(
+    r"[+-]?(?:[1-9]\d{0,2}(?:[,_ ]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+)
 _POWER_OF_TEN = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\s*[x×·*]\s*)?10\^\{?([+-]?\d+)\}?")
 _SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
@@ -125,7 +143,11 @@ def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
     else:
         yield _number(text)
         if row.unit:
-            yield _number(re.sub(rf"\s*\b({_UNITS.get(row.unit, row.unit)})$", "", text, flags=re.IGNORECASE))
+            yield _number(
+                re.sub(
+                    rf"\s*\b({_UNITS.get(row.unit, row.unit)})$", "", text, flags=re.IGNORECASE
+                )
+            )
 
 
 def _number(text: str) -> float:
@@ -197,7 +219,10 @@ def _entry(row: Hyperparameter, text: str) -> Any:
     if len(ends) == 2 and ends[1].endswith("%") and not ends[0].endswith("%"):
         ends[0] += "%"
     if len(ends) == 2 and row.kind in ("int", "float") and not row.choices:
-        entry: dict[str, Any] = {"min": parse_value(row, ends[0]), "max": parse_value(row, ends[1])}
+        entry: dict[str, Any] = {
+            "min": parse_value(row, ends[0]),
+            "max": parse_value(row, ends[1]),
+        }
         suggests_log = isinstance(row.suggested, dict) and "log" in row.suggested
         if is_log or (suggests_log and not step and entry["min"] != 0):
             entry["log"] = True
@@ -225,14 +250,22 @@ def values_of(row: Hyperparameter, text: str) -> list[Any]:
         raise ValueError(f"{row.name} has values of more than {LONGEST} characters")
     if row.kind == "floats":
         return [parse_value(row, each) for each in _BRACKETED.findall(text)]
-    return [parse_value(row, part) for part in _AMONG.split(_unbracketed(text.strip())) if part.strip()]
+    return [
+        parse_value(row, part)
+        for part in _AMONG.split(_unbracketed(text.strip()))
+        if part.strip()
+    ]
 
 
 # ------------------------------------------------------------------ what a command line sets in a document
 
 
 # The places in a study file that options of the command line set.
-_PLACES: dict[str, Location] = {"--engine": ("engine", "type"), "--name": ("name",), "--preset": ("preset",)}
+_PLACES: dict[str, Location] = {
+    "--engine": ("engine", "type"),
+    "--name": ("name",),
+    "--preset": ("preset",),
+}
 PLACES = "a hyperparameter, or a place such as budget.time"
 # Keys whose value may be just the name of the type.
 SHORT_FORMS = ("sampler", "pruner")
@@ -259,7 +292,9 @@ def _entries(option: str) -> Iterator[tuple[str, Any]]:
     for name in [names] if equals else filter(str.strip, names.split(",")):
         known = canonical(name.strip())
         if known not in TABLE:
-            raise BadInput(Problem(f"{option}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))
+            raise BadInput(
+                Problem(f"{option}: unknown hyperparameter {name!r}", "", nearest(known, TABLE))
+            )
         row = TABLE[known]
         if section == "search" and not equals:
             yield row.name, SUGGESTED
@@ -268,7 +303,9 @@ def _entries(option: str) -> Iterator[tuple[str, Any]]:
             if entry is None or not is_searched(row):
                 raise BadInput(Problem(f"{option} is not a range of {row.name}", RANGES))
             if wrong:
-                raise BadInput(*(replace(problem, what=f"{option}: {problem.what}") for problem in wrong))
+                raise BadInput(
+                    *(replace(problem, what=f"{option}: {problem.what}") for problem in wrong)
+                )
             yield row.name, entry
         else:
             try:
@@ -276,7 +313,9 @@ def _entries(option: str) -> Iterator[tuple[str, Any]]:
             except ValueError as error:
                 raise BadInput(Problem(f"{option}: {error}", row.allowed)) from None
             if not values:
-                raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
+                raise BadInput(
+                    Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C")
+                )
             yield row.name, list(dict.fromkeys(values))
 
 
@@ -324,7 +363,9 @@ def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Pro
                 if before != held:
                     problems.found.append(conflict(first, words))
         for mistake in mistakes.found:
-            problems.found.append(Problem(f"{words}: {mistake.what}", mistake.allowed, mistake.nearest))
+            problems.found.append(
+                Problem(f"{words}: {mistake.what}", mistake.allowed, mistake.nearest)
+            )
 
 
 def _settings(option: str, mistakes: Problems) -> list[tuple[Location, Any]]:
@@ -358,7 +399,12 @@ def _things(path: Location, value: Any) -> dict[str, Any]:
         parts = [_things((section, name), each) for name, each in value.items()]
         return {thing: held for part in parts for thing, held in part.items()}
     if section == "cells" and isinstance(value, list):
-        return {_thing(name): value for changes in value if isinstance(changes, dict) for name in changes}
+        return {
+            _thing(name): value
+            for changes in value
+            if isinstance(changes, dict)
+            for name in changes
+        }
     if section in SECTIONS and len(below) == 1:
         return {_thing(below[0]): (path, value)}
     if section in SHORT_FORMS and not below:

@@ -26,7 +26,9 @@ from sweeplab.study.problems import escaped, shown
 MOST_SAID = 300  # characters of a notice
 
 # Headings in lower case, without markup. Among several columns of values the first matching pattern decides.
-_NAME_HEADING = re.compile(r"(hyper[- ]?)?param(eter)?s?( name)?|names?|keys?|settings?|options?|arguments?")
+_NAME_HEADING = re.compile(
+    r"(hyper[- ]?)?param(eter)?s?( name)?|names?|keys?|settings?|options?|arguments?"
+)
 _VALUE_HEADINGS = (
     re.compile(r"(sample|example|chosen|our|used|my)( (values?|settings?))?"),
     re.compile(r"(?!.*\b(range|allowed|possible|valid|min\w*|max\w*)\b).*\bvalues?\b.*"),
@@ -37,7 +39,9 @@ _RANGE_HEADING = re.compile(
 )
 
 # A code block: up to a line with only its opening fence or a longer one; without such a line, up to the end.
-_FENCED = re.compile(r"^ {0,3}(([`~])\2{2,}+).*?(?:^ {0,3}\1\2*\s*?$|\Z)", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(
+    r"^ {0,3}(([`~])\2{2,}+).*?(?:^ {0,3}\1\2*\s*?$|\Z)", re.MULTILINE | re.DOTALL
+)
 _COLUMN_EDGE = re.compile(r"(?<!\\)\|")
 _RULE = re.compile(r":?-+:?")
 
@@ -82,10 +86,18 @@ class MarkdownTables:
                 self._leave_out(error.problems[0], text)
         for name, line in self.lines.items():
             if name in self.ranges and name not in spec.search and name not in spec.grid:
-                self.say(line, f"the range of {name} is not searched: --grid {name}=A,B makes cells of it")
+                self.say(
+                    line,
+                    f"the range of {name} is not searched: --grid {name}=A,B makes cells of it",
+                )
             if name in self.values and name in spec.search and name not in spec.first_trial:
                 self.say(line, f"{name} {shown(self.values[name])} is not the first trial's")
-            if name in self.values and name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
+            if name in self.values and name not in {
+                *spec.fixed,
+                *spec.search,
+                *spec.grid,
+                "seed",
+            }:
                 self.say(line, f"{name} is left out: another row sets the length of training")
         return text, self.notices
 
@@ -133,12 +145,17 @@ def parse_tables(text: str) -> MarkdownTables:
     return tables
 
 
-def _add(tables: MarkdownTables, row: Hyperparameter, line: int, written: str, searched: str) -> None:
+def _add(
+    tables: MarkdownTables, row: Hyperparameter, line: int, written: str, searched: str
+) -> None:
     entry = None
     try:
         value = parse_value(row, written)
         if row.name == "wandb_project" and value is not None:
-            tables.say(line, f"{row.name}: {value} is left out: it needs the package wandb and a network")
+            tables.say(
+                line,
+                f"{row.name}: {value} is left out: it needs the package wandb and a network",
+            )
             return
         if row.category == "precision" and value != AUTO:
             best = f"the study file has {AUTO} instead, the best for the machine that trains"
@@ -161,7 +178,9 @@ def _add(tables: MarkdownTables, row: Hyperparameter, line: int, written: str, s
         _put(tables, tables.ranges, row.name, line, entry)
 
 
-def _put(tables: MarkdownTables, held: dict[str, Any], name: str, line: int, value: Any) -> None:
+def _put(
+    tables: MarkdownTables, held: dict[str, Any], name: str, line: int, value: Any
+) -> None:
     if held.setdefault(name, value) != value:
         kind = "value" if held is tables.values else "range"
         earlier = f"its {kind} {held[name]!r} on line {tables.lines[name]}"
@@ -197,9 +216,15 @@ def _rows(table: Table) -> Iterator[tuple[int, str, str, str]]:
         return
     for number, cells in table[1:]:
         by_column = dict(enumerate(cells))
-        name, value, searched = (" ".join(by_column.get(index, "").split()) for index in columns)
+        name, value, searched = (
+            " ".join(by_column.get(index, "").split()) for index in columns
+        )
         # A row with only a name is a heading between rows: | **Model** | | |
-        if len(cells) > max(columns[:2]) and plain(name) and sum(cell != "" for cell in cells) > 1:
+        if (
+            len(cells) > max(columns[:2])
+            and plain(name)
+            and sum(cell != "" for cell in cells) > 1
+        ):
             yield number, name, value, searched
 
 
@@ -215,7 +240,11 @@ def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
     headings = [NOTE.sub("", " ".join(plain(cell).split())).lower() for cell in header]
 
     def first(pattern: re.Pattern[str]) -> int:
-        fitting = (at for at, heading in enumerate(headings) if at != name and pattern.fullmatch(heading))
+        fitting = (
+            at
+            for at, heading in enumerate(headings)
+            if at != name and pattern.fullmatch(heading)
+        )
         return next(fitting, -1)
 
     name = -1

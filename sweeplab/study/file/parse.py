@@ -42,12 +42,16 @@ def file_text(path: Path) -> str:
         with opened(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise BadInput(Problem("the file is too large", f"at most {MAX_BYTES:,} bytes", file=path))
+            raise BadInput(
+                Problem("the file is too large", f"at most {MAX_BYTES:,} bytes", file=path)
+            )
         return content.decode("utf-8-sig")
     except FileNotFoundError as error:
         suffixes = {path.suffix, ".yaml"}
         beside = [each.name for each in path.parent.glob("*") if each.suffix in suffixes]
-        raise BadInput(Problem(str(error.strerror), "", nearest(path.name, beside), path)) from None
+        raise BadInput(
+            Problem(str(error.strerror), "", nearest(path.name, beside), path)
+        ) from None
     except OSError as error:
         raise BadInput(Problem(error.strerror or str(error), file=path)) from error
     except UnicodeDecodeError as error:
@@ -88,7 +92,10 @@ def _problem(error: YAMLError, text: str, problems: Problems) -> Problem:
     mark: Mark = (1, 1)
     what, allowed = str(error), ""
     if isinstance(error, ReaderError):
-        mark, what = _position(text, int(error.position)), f"character {error.character!r} is not allowed"
+        mark, what = (
+            _position(text, int(error.position)),
+            f"character {error.character!r} is not allowed",
+        )
     elif isinstance(error, MarkedYAMLError):
         what = " ".join(filter(None, (error.context, error.problem)))
         if place := error.problem_mark or error.context_mark:
@@ -145,7 +152,9 @@ class _Reader:
 
     def _text(self, text: str, path: Location) -> str:
         # Escapes can produce these characters, but neither file names nor files can contain them.
-        if odd := next((each for each in text if each == "\0" or "\ud800" <= each <= "\udfff"), ""):
+        if odd := next(
+            (each for each in text if each == "\0" or "\ud800" <= each <= "\udfff"), ""
+        ):
             self._fail(path, f"character {odd!r} is not allowed")
         return text
 
@@ -160,7 +169,9 @@ class _Reader:
                 self._fail(path, "a key that is not a string")
                 continue
             key = self._text(str(key_node.value), path)
-            if path[:-1] == ("cells",) or (len(path) == 1 and path[0] in (*SECTIONS, "first_trial")):
+            if path[:-1] == ("cells",) or (
+                len(path) == 1 and path[0] in (*SECTIONS, "first_trial")
+            ):
                 key = canonical(key)
             below = (*path, key)
             first = keys.get(below)

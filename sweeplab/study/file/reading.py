@@ -16,7 +16,10 @@ from sweeplab.study.spec import StudySpec
 
 
 def read_study(
-    path: Path, overrides: Sequence[str] = (), allow_plugins: bool = False, find_run: FindRun = no_run
+    path: Path,
+    overrides: Sequence[str] = (),
+    allow_plugins: bool = False,
+    find_run: FindRun = no_run,
 ) -> StudySpec:
     """Read a study file, apply `name=value` overrides to it, and check it.
 
@@ -56,7 +59,9 @@ def said_name(path: Path) -> str:
     document = parse(file_text(path), problems)
     name = document.get("name") if isinstance(document, dict) else None
     if not isinstance(name, str):
-        raise BadInput(*(problems.found or [Problem("the file gives no study name", file=path)]))
+        raise BadInput(
+            *(problems.found or [Problem("the file gives no study name", file=path)])
+        )
     return name
 
 
@@ -67,7 +72,8 @@ def read_plain(
     find_run: FindRun = no_run,
 ) -> StudySpec:
     """Read a study from plain values instead of a file, as `read_study` does."""
-    plain = json.loads(json.dumps(document, default=_plain))  # as in a file: tuples are lists, paths texts
+    # As in a file: tuples are lists, paths texts.
+    plain = json.loads(json.dumps(document, default=_plain))
     problems = Problems()
     resolve(plain, problems, overrides, allow_plugins, find_run)
     return study_from(plain, problems)

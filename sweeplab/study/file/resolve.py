@@ -23,7 +23,14 @@ from sweeplab.plugins import Code, import_allowed
 from sweeplab.study.file.entries import lay_all_over, move_shares
 from sweeplab.study.file.parse import parse
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
-from sweeplab.study.spec import DATA_FILES, PRESETS, TOKENIZER_SUFFIXES, Plugin, StudySpec, preset_names
+from sweeplab.study.spec import (
+    DATA_FILES,
+    PRESETS,
+    TOKENIZER_SUFFIXES,
+    Plugin,
+    StudySpec,
+    preset_names,
+)
 
 # Returns the checkpoint of the run with a name, or None where there is none.
 FindRun = Callable[[str], Path | None]
@@ -55,9 +62,12 @@ def resolve(
             _read_plugin(entry, ("plugins", index), problems, allow_plugins)
             for index, entry in enumerate(written)
         ]
-    if len(problems.found) > before:  # without the plugins, the names of their parts are unknown
+    # Without the plugins, the names of their parts are unknown.
+    if len(problems.found) > before:
         raise BadInput(*problems.found)
-    lay_all_over(document, [option for option in overrides if option not in of_plugins], problems)
+    lay_all_over(
+        document, [option for option in overrides if option not in of_plugins], problems
+    )
     move_shares(document, problems)
     if document.get("preset") in preset_names():
         _lay_under("preset", preset(document["preset"]).values, document, problems)
@@ -133,7 +143,12 @@ def _lay_data_under(document: dict[str, Any], file: Path | None) -> None:
         return
     for key, place in data.items():
         is_tokenizer = key == "tokenizer" and str(place).endswith(TOKENIZER_SUFFIXES)
-        if isinstance(place, str) and place and (key in DATA_FILES or is_tokenizer) and not is_address(place):
+        if (
+            isinstance(place, str)
+            and place
+            and (key in DATA_FILES or is_tokenizer)
+            and not is_address(place)
+        ):
             data[key] = str(beside(file, place))
     named = {key: data[key] for key in DATA_FILES if isinstance(data.get(key), str)}
     if not named or {"corpus", "tokenizer"} <= data.keys():
@@ -147,7 +162,9 @@ def _lay_data_under(document: dict[str, Any], file: Path | None) -> None:
     document["data"] = {"corpus": corpus, "tokenizer": tokenizer, **data}
 
 
-def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], problems: Problems) -> None:
+def _lay_under(
+    key: str, values: Mapping[str, Any], document: dict[str, Any], problems: Problems
+) -> None:
     """Add to `fixed` the values that the document's `key` implies, except those that a section sets itself."""
     fixed = document.get("fixed") or {}
     if not isinstance(fixed, dict):
@@ -208,7 +225,9 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         if not allowed:
             problems.add(path, _not_allowed(plugin.file), HOW)
             return entry
-        near = nearest(Path(place).name, [file.name for file in Path(place).parent.glob("*.py")])
+        near = nearest(
+            Path(place).name, [file.name for file in Path(place).parent.glob("*.py")]
+        )
         problems.add(path, f"no plugin {shown(place)}: {error.strerror}", "", near)
         return entry
     if plugin.sha256 not in ("", code.digest):
@@ -224,7 +243,9 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     except BadInput as error:
         problems.add(path, str(error))
         return entry
-    provides = {kind: [name for known, name, _ in parts if known == kind] for kind in plugins.KINDS}
+    provides = {
+        kind: [name for known, name, _ in parts if known == kind] for kind in plugins.KINDS
+    }
     provided = {kind: names for kind, names in provides.items() if names}
     rows = {name: plugins.row_of(name) for name in provided.get("hyperparameter", ())}
     return {"file": place, "sha256": code.digest, "provides": provided, "rows": rows}

@@ -20,7 +20,15 @@ from sweeplab.study.file.entries import takes_share
 from sweeplab.study.options import PRUNERS, SAMPLERS, AlgorithmRow
 from sweeplab.study.problems import LENGTHS, SECTIONS, shown
 from sweeplab.study.spec import StudySpec, preset_names
-from sweeplab.study.values import ENTRY, EVALUATED, SUGGESTED, Choices, Derived, Range, is_searched
+from sweeplab.study.values import (
+    ENTRY,
+    EVALUATED,
+    SUGGESTED,
+    Choices,
+    Derived,
+    Range,
+    is_searched,
+)
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
@@ -28,7 +36,12 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 # The dialect that YAML support in editors handles best.
 DIALECT = "http://json-schema.org/draft-07/schema#"
-_BOUNDS = {"low": "minimum", "high": "maximum", "above": "exclusiveMinimum", "below": "exclusiveMaximum"}
+_BOUNDS = {
+    "low": "minimum",
+    "high": "maximum",
+    "above": "exclusiveMinimum",
+    "below": "exclusiveMaximum",
+}
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
@@ -58,10 +71,14 @@ def study_text(
     known, ranges, grid = dict(values or {}), dict(ranges or {}), dict(grid or {})
     if search is None:
         search = [name for name in ranges if is_searched(TABLE[name])] or SEARCHED
-    tuned = {name: ranges.get(name, TABLE[name].suggested) for name in search if name not in grid}
+    tuned = {
+        name: ranges.get(name, TABLE[name].suggested) for name in search if name not in grid
+    }
     for searched, entry in tuned.items():
         if entry is None:
-            searchable = ", ".join(row.name for row in TABLE.values() if row.suggested is not None)
+            searchable = ", ".join(
+                row.name for row in TABLE.values() if row.suggested is not None
+            )
             raise BadInput(Problem(f"no range is suggested for {searched!r}", searchable))
     effective = defaults() | known
     n_embd, n_head = effective["n_embd"], effective["n_head"]
@@ -149,7 +166,9 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
     section |= {"corpus": spec.data.corpus, "tokenizer": spec.data.tokenizer}
     n_tokens = len(dataset.train)
     widths = next(widths for least, widths in WIDTHS.items() if n_tokens >= least)
-    spec = read_text(study_file(_first_document(name, section, dataset, widths, FEWEST_STEPS)), file)
+    spec = read_text(
+        study_file(_first_document(name, section, dataset, widths, FEWEST_STEPS)), file
+    )
     spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
     a_step = TRIALS * sum(train_flops(space.typical, 1) for space in spaces)
     n_rows = dataset.sizes.train_pairs or n_tokens / spaces[0].typical.block_size
@@ -160,7 +179,9 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
         f"{several(len(widths), 'size')}, {several(TRIALS, 'trial')} of each, {several(steps, 'step')} a run: "
         f"at most {steps * a_step:.1g} FLOPs; ends after {duration(MOST_SECONDS)} at the latest"
     )
-    text = study_file(_first_document(name, section, dataset, widths, steps), [f"{read}; {cost}"])
+    text = study_file(
+        _first_document(name, section, dataset, widths, steps), [f"{read}; {cost}"]
+    )
     return text, read_text(text, file), [read, *dataset.notes, cost]
 
 
@@ -200,7 +221,9 @@ def _block(dataset: Dataset) -> int:
     return int(min(LONGEST_PAIR, 2 ** math.ceil(math.log2(longest + 3))))
 
 
-def study_file(written: Mapping[str, Any], comments: Iterable[str] = (), explained: bool = False) -> str:
+def study_file(
+    written: Mapping[str, Any], comments: Iterable[str] = (), explained: bool = False
+) -> str:
     """Return the text of a study file from a study's `as_written`, with comments at the top.
 
     If it is `explained`, every key and hyperparameter has its meaning beside it.
@@ -214,12 +237,16 @@ def study_file(written: Mapping[str, Any], comments: Iterable[str] = (), explain
             continue
         meaning = ""
         if explained:
-            meaning = f"  # {field.description or str(field.annotation.__doc__).partition('.')[0]}"
+            meaning = (
+                f"  # {field.description or str(field.annotation.__doc__).partition('.')[0]}"
+            )
         line = f"{name}: {yaml_text(value)}{meaning}\n"
         if isinstance(value, dict) and explained and name in SECTIONS:
             line = f"\n{name}:{meaning}\n{_rows(value)}"
         elif len(line) > _WIDTH and isinstance(value, dict) and not explained:
-            line = f"{name}:\n" + "".join(f"  {key}: {yaml_text(each)}\n" for key, each in value.items())
+            line = f"{name}:\n" + "".join(
+                f"  {key}: {yaml_text(each)}\n" for key, each in value.items()
+            )
         elif len(line) > _WIDTH and isinstance(value, list):
             line = f"{name}:\n" + "".join(f"  - {yaml_text(each)}\n" for each in value)
         text += line
@@ -330,5 +357,7 @@ def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
             options[ours] = options[optunas]
         options["type"] = {"const": name}
         required = ["type", *form.get("required", ())]
-        forms.append({**form, "description": row.meaning, "properties": options, "required": required})
+        forms.append(
+            {**form, "description": row.meaning, "properties": options, "required": required}
+        )
     return {"anyOf": forms}

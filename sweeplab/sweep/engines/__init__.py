@@ -62,7 +62,9 @@ def engine_class(name: str) -> type[WorkerEngine]:
     return engine
 
 
-def begin(words: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[str]:
+def begin(
+    words: Sequence[str], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[str]:
     """Start a worker's process; at the end of its input, a pipe, it saves its runs and exits."""
     with opened(log, "ab") as printed:
         return subprocess.Popen(
@@ -81,7 +83,9 @@ class WorkerEngine(ABC):
     # Whether its workers run on this machine and use its resources.
     is_here: ClassVar[bool] = False
 
-    def __init__(self, folder: StudyFolder, spec: Engine, resources: Sequence[WorkerResources]) -> None:
+    def __init__(
+        self, folder: StudyFolder, spec: Engine, resources: Sequence[WorkerResources]
+    ) -> None:
         self.folder, self.spec, self.resources = folder, spec, resources
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
@@ -159,11 +163,19 @@ class WorkerEngine(ABC):
         """Return the environment of a worker, derived from `base`."""
         resources = self.resources[index]
         threads = str(resources.threads)
-        variables = python_environment(base, **SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+        variables = python_environment(
+            base, **SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads
+        )
         variables[NUMBER] = str(index)
         if resources.gpu is not None:
-            visible = [gpu.strip() for gpu in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
-            variables["CUDA_VISIBLE_DEVICES"] = visible[resources.gpu] if visible else str(resources.gpu)
+            visible = [
+                gpu.strip()
+                for gpu in base.get("CUDA_VISIBLE_DEVICES", "").split(",")
+                if gpu.strip()
+            ]
+            variables["CUDA_VISIBLE_DEVICES"] = (
+                visible[resources.gpu] if visible else str(resources.gpu)
+            )
         elif not (self.is_here or self.spec.gpus_per_worker):
             # All train on the same kind of device, wherever they run.
             variables["CUDA_VISIBLE_DEVICES"] = ""

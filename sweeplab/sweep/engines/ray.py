@@ -41,9 +41,7 @@ OPEN = "the Ray cluster asks for no token: whoever can reach it can run programs
 START = "export RAY_AUTH_MODE=token && ray get-auth-token --generate && ray start --head"
 CLOSES = f"start it again by {START}"
 STARTS = f"{START} starts one, and engine: {{address: HOST:PORT}} names another"
-TOKEN = (
-    "set RAY_AUTH_MODE=token, its token in RAY_AUTH_TOKEN or ~/.ray/auth_token, and use its version of Ray"
-)
+TOKEN = "set RAY_AUTH_MODE=token, its token in RAY_AUTH_TOKEN or ~/.ray/auth_token, and use its version of Ray"
 # Joins a cluster without a token, in a process of its own: Ray reads the mode once.
 _JOIN_OPENLY = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
 ANSWER_SECONDS = 5.0
@@ -74,19 +72,33 @@ def connect(address: str) -> Any:
     check_address(RAY, at)
     if at.startswith("ray://"):
         allowed = "HOST:PORT of the cluster's head, auto"
-        raise BadInput(Problem(f"engine.address {at}: the engine does not use Ray Client", allowed))
+        raise BadInput(
+            Problem(f"engine.address {at}: the engine does not use Ray Client", allowed)
+        )
     with _restored() as stderr:
         try:
             host, _, port = at.rpartition(":")
             if port.isdecimal():  # Ray itself takes minutes to find out
                 socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
                 cure = TOKEN
-            quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.CRITICAL}
+            quiet = {
+                "log_to_driver": False,
+                "configure_logging": False,
+                "logging_level": logging.CRITICAL,
+            }
             with chdir("/"):  # actors would look for modules in the working folder
                 ray.init(at, namespace="sweeplab", **quiet)
-        except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+        except (
+            ConnectionError,
+            ValueError,
+            RuntimeError,
+            OSError,
+            ray.exceptions.RayError,
+        ) as error:
             stderr.seek(0)
-            _, marker, why = stderr.read().decode(errors="replace").strip().rpartition("RPC error: ")
+            _, marker, why = (
+                stderr.read().decode(errors="replace").strip().rpartition("RPC error: ")
+            )
             if not marker:
                 why = str(error).strip().partition("\n")[0].partition(". ")[0]
             raise _refused(f"no cluster answers at {at}: {why}; {cure}") from error
@@ -211,7 +223,8 @@ class RayEngine(WorkerEngine):
         write_whole(self.folder.seen_file, self._seen.encode())
         self._actors: dict[int, _Actor] = {}
         self._threads: list[threading.Thread] = []
-        self._words: dict[int, str] = {}  # Ray's last message about a worker, as opposed to the worker's own
+        # Ray's last message about a worker, as opposed to the worker's own.
+        self._words: dict[int, str] = {}
 
     @classmethod
     def check(cls, spec: Engine) -> None:
@@ -230,19 +243,25 @@ class RayEngine(WorkerEngine):
                 scheduling_strategy="SPREAD",
             )
             self._actors[index] = _Actor(name, host.remote())
-            thread = threading.Thread(target=self._follow, args=(index, self._actors[index]), daemon=True)
+            thread = threading.Thread(
+                target=self._follow, args=(index, self._actors[index]), daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
     def _follow(self, index: int, actor: _Actor) -> None:
         get, code, known = self._ray.get, FAILED, self._ray.exceptions
         try:
-            actor.node, is_seen = get(actor.handle.look.remote(str(self.folder.seen_file), self._seen))
+            actor.node, is_seen = get(
+                actor.handle.look.remote(str(self.folder.seen_file), self._seen)
+            )
             if not is_seen:
                 code, self._words[index] = UNSEEN, self.unseen_from(actor.node)
                 return
             environment = self.environment(index, base={})
-            code = get(actor.handle.run.remote(self.command(index), environment, str(self.log(index))))
+            code = get(
+                actor.handle.run.remote(self.command(index), environment, str(self.log(index)))
+            )
         except known.RayTaskError as error:
             self._words[index] = str(error).splitlines()[-1]
         except known.RayError as error:

@@ -45,7 +45,15 @@ QUEUED = (
     "SPECIAL_EXIT",
     "RESV_DEL_HOLD",
 )
-RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+RUNNING = (
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "STOPPED",
+    "SIGNALING",
+    "STAGE_OUT",
+    "RESIZING",
+)
 # {log} lacks the worker's number. A failed redirection does not end the shell if it is that of `true`.
 SCRIPT = """\
 #!/bin/sh
@@ -73,7 +81,9 @@ class _Task(NamedTuple):
     code: int
 
 
-def ask(*words: str, script: str | None = None, environment: dict[str, str] | None = None) -> str:
+def ask(
+    *words: str, script: str | None = None, environment: dict[str, str] | None = None
+) -> str:
     """Return what one of Slurm's commands prints.
 
     Raises:
@@ -82,7 +92,12 @@ def ask(*words: str, script: str | None = None, environment: dict[str, str] | No
     """
     try:
         done = subprocess.run(
-            words, input=script, env=environment, capture_output=True, text=True, timeout=ANSWER_SECONDS
+            words,
+            input=script,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoCluster(f"{words[0]} does not answer: {error}") from error
@@ -98,7 +113,12 @@ def ask(*words: str, script: str | None = None, environment: dict[str, str] | No
 
 def _job_options(spec: Engine, threads: int, gpus: float) -> list[str]:
     """Return sbatch's options for a job of one worker."""
-    options = ["--requeue", "--output=/dev/null", "--open-mode=append", f"--cpus-per-task={threads}"]
+    options = [
+        "--requeue",
+        "--output=/dev/null",
+        "--open-mode=append",
+        f"--cpus-per-task={threads}",
+    ]
     options += [f"--signal=B:USR1@{LEAVE_BEFORE}"]
     options += [f"--time={-(-spec.time // 60):.0f}"] if spec.time else []
     options += [f"--gres=gpu:{gpus:.0f}"] if gpus else []
@@ -155,7 +175,10 @@ class SlurmEngine(WorkerEngine):
         """Requeue this job, unless it was canceled or somebody else is requeueing it."""
         job = os.environ.get("SLURM_JOB_ID")
         try:
-            if job and ask("squeue", "--noheader", f"--jobs={job}", "--Format=State") == "RUNNING":
+            if (
+                job
+                and ask("squeue", "--noheader", f"--jobs={job}", "--Format=State") == "RUNNING"
+            ):
                 ask("scontrol", "requeue", job)
         except SlurmFailure as error:
             print(f"this job cannot be requeued: {error}", file=sys.stderr, flush=True)
@@ -168,12 +191,16 @@ class SlurmEngine(WorkerEngine):
         for index in indices:
             opened(self.log(index), "ab").close()  # the shell would follow a link
         log = shlex.quote(str(self.folder.path / "worker"))
-        options = _job_options(self.spec, self.resources[indices[0]].threads, self.spec.gpus_per_worker)
+        options = _job_options(
+            self.spec, self.resources[indices[0]].threads, self.spec.gpus_per_worker
+        )
         tasks, name = ",".join(map(str, indices)), f"--job-name=sweeplab-{self.folder.name}"
         words = ("sbatch", "--parsable", name, f"--array={tasks}", *options)
         script = SCRIPT.format(log=log, unseen=UNSEEN, number=NUMBER, command=command)
         try:
-            job = ask(*words, script=script, environment=self.environment(indices[0])).partition(";")[0]
+            job = ask(
+                *words, script=script, environment=self.environment(indices[0])
+            ).partition(";")[0]
         except SlurmFailure as error:
             raise BadInput(f"the engine slurm: {error}") from error
         with self._lock:
@@ -222,7 +249,9 @@ class SlurmEngine(WorkerEngine):
 
     def _tell_to_stop(self) -> None:
         with self._lock:
-            states = {f"{job}_{index}": self._tasks[index].state for index, job in self._jobs.items()}
+            states = {
+                f"{job}_{index}": self._tasks[index].state for index, job in self._jobs.items()
+            }
         queued = [name for name, state in states.items() if state in QUEUED]
         running = [name for name, state in states.items() if state == "RUNNING"]
         with suppress(
@@ -247,7 +276,9 @@ class SlurmEngine(WorkerEngine):
         with self._lock:
             for index, job in sorted(self._jobs.items()):
                 task = self._tasks[index]
-                where = WorkerPlace(index, "running", task.node, f"job {job}_{index}", str(self.log(index)))
+                where = WorkerPlace(
+                    index, "running", task.node, f"job {job}_{index}", str(self.log(index))
+                )
                 if task.state in QUEUED:
                     where = replace(where, state="queued", why=task.reason)
                 elif task.state != "RUNNING":

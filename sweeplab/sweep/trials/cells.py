@@ -123,8 +123,10 @@ class CellTally:
     train_flops: float = 0.0
     pruned: list[FrozenTrial] = field(default_factory=list)
     n_promoted: int = 0
-    _points: dict[int, int] = field(default_factory=dict)  # by hash of the parameters, the first trial
-    _newest: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST))  # numbers of those modelled
+    # By hash of the parameters, the first trial.
+    _points: dict[int, int] = field(default_factory=dict)
+    # Numbers of those modelled.
+    _newest: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST))
     _best: list[tuple[float, int]] = field(default_factory=list)  # values and numbers
     _n_seen: int = 0
 
@@ -166,11 +168,15 @@ class CellTally:
 
     def running(self) -> list[FrozenTrial]:
         """Return the trials that have started and not ended."""
-        return [trial for trial in self.trials.unended.values() if trial.state == TrialState.RUNNING]
+        return [
+            trial for trial in self.trials.unended.values() if trial.state == TrialState.RUNNING
+        ]
 
     def waiting(self) -> list[FrozenTrial]:
         """Return the enqueued trials that have not started."""
-        return [trial for trial in self.trials.unended.values() if trial.state == TrialState.WAITING]
+        return [
+            trial for trial in self.trials.unended.values() if trial.state == TrialState.WAITING
+        ]
 
     def twin(self, parameters: Mapping[str, Any], number: int) -> int | None:
         """Return the number of the first trial before this one with the same parameters that has not failed."""
@@ -178,7 +184,11 @@ class CellTally:
         others = self.running()
         if ended is not None:
             others.append(self.trials.trials[ended])
-        twins = [other.number for other in others if other.number < number and other.params == parameters]
+        twins = [
+            other.number
+            for other in others
+            if other.number < number and other.params == parameters
+        ]
         return min(twins, default=None)
 
     def best_pruned(self, n: int) -> list[FrozenTrial]:
@@ -225,9 +235,13 @@ class Asker:
     ) -> None:
         self._spec, self._spaces, self._storage, self._tally = spec, spaces, storage, tally
         self._sampler = settled_sampler(spec)
-        self._joint = JointModel(spaces, tally, spec.first_seed) if self._sampler.type == JOINT else None
+        self._joint = (
+            JointModel(spaces, tally, spec.first_seed) if self._sampler.type == JOINT else None
+        )
 
-    def ask(self, study: optuna.Study, cell: Cell, n_startup: int, is_last: bool) -> optuna.Trial | None:
+    def ask(
+        self, study: optuna.Study, cell: Cell, n_startup: int, is_last: bool
+    ) -> optuna.Trial | None:
         """Start the next trial of a cell: an enqueued one, else a new one; None if no new point is found.
 
         The first `n_startup` points are spread evenly, but the very first is the study's `first_trial`. The last trial
@@ -237,18 +251,26 @@ class Asker:
         number = len(tally.trials.trials)
         waiting = min(tally.waiting(), key=lambda trial: trial.number, default=None)
         if waiting:  # a person enqueued it
-            self._storage.set_trial_state_values(tally.trials.ids[waiting.number], TrialState.RUNNING)
+            self._storage.set_trial_state_values(
+                tally.trials.ids[waiting.number], TrialState.RUNNING
+            )
             return self.trial(study, cell, waiting.number, n_startup)
         point = template = None
         last = tally.trials.trials[-MOST_REPEATS:]
         n_modelled = tally.modelled
         if self._joint is not None:  # two of any cells
-            n_modelled = sum(self._tally(index).modelled for index in range(len(self._spaces))) - 1
+            n_modelled = (
+                sum(self._tally(index).modelled for index in range(len(self._spaces))) - 1
+            )
         if len(last) == MOST_REPEATS and all(REPEATS in trial.user_attrs for trial in last):
-            draw = random.Random(generator_key(self._spec.first_seed, f"{space.cell.key}/{number}"))
+            draw = random.Random(
+                generator_key(self._spec.first_seed, f"{space.cell.key}/{number}")
+            )
             for _ in range(MOST_LOOKED_AT):
                 drawn = space.point([draw.random() for _ in space.parameters])
-                if tally.twin(drawn, number) is None and not space.broken(space.values_of(drawn)):
+                if tally.twin(drawn, number) is None and not space.broken(
+                    space.values_of(drawn)
+                ):
                     point = drawn
                     break
             else:
@@ -260,12 +282,21 @@ class Asker:
         ):
             point = self._startup_point(space, number)
         if point:
-            template = create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point})
-        self._storage.create_new_trial(self._storage.get_study_id_from_name(study.study_name), template)
+            template = create_trial(
+                state=TrialState.RUNNING, system_attrs={"fixed_params": point}
+            )
+        self._storage.create_new_trial(
+            self._storage.get_study_id_from_name(study.study_name), template
+        )
         return self.trial(study, cell, number, n_startup, is_last)
 
     def trial(
-        self, study: optuna.Study, cell: Cell, number: int, n_startup: int, is_last: bool = False
+        self,
+        study: optuna.Study,
+        cell: Cell,
+        number: int,
+        n_startup: int,
+        is_last: bool = False,
     ) -> optuna.Trial:
         """Return a trial that has started, with a sampler whose draws do not depend on a process' history."""
         space, sampler, joint = self._spaces[cell.index], self._sampler, self._joint
@@ -277,7 +308,8 @@ class Asker:
                 lambda fixed: joint.propose(cell.index, number, fixed, is_last), seed
             )
             return optuna.Trial(study, trial_id)
-        if n_startup:  # the startup points are chosen here: the sampler models every trial from the first on
+        # The startup points are chosen here: the sampler models every trial from the first on.
+        if n_startup:
             options = sampler.options | {"n_startup_trials": min(1, n_startup)}
             sampler = Sampler(type=sampler.type, options=options)
         study.sampler = make_sampler(sampler, seed, space, self._cell_seed(space))
@@ -292,7 +324,8 @@ class Asker:
         names, first_trial = space.distributions(), self._spec.first_trial
         first: dict[str, Any] = {}
         for name, value in first_trial.items() if number == 0 else ():
-            with suppress(ValueError):  # this cell does not search it, or the value is outside of its range
+            # This cell does not search it, or the value is outside of its range.
+            with suppress(ValueError):
                 first |= space.stored(name, value)
         if self._joint is not None:
             return self._joint.first(space.cell.index, number, first)

@@ -63,7 +63,9 @@ class PublicStorage(BaseStorage):
         self._cells: dict[int, CachedTrials] = {}
         self._read: set[int] = set()  # studies whose cached trials are as the database has them
 
-    def _note_writing(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
+    def _note_writing(
+        self, _connection: object, _cursor: object, statement: str, *_: object
+    ) -> None:
         if not statement.startswith(("SELECT", "BEGIN")):
             self._read.clear()
 
@@ -120,7 +122,9 @@ class PublicStorage(BaseStorage):
             is_new = trial.number == len(cell.trials)
             if is_new:
                 cell.trials.append(trial)
-                cell.ids.append(self.get_trial_id_from_study_id_trial_number(study_id, trial.number))
+                cell.ids.append(
+                    self.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+                )
             known, trial_id = cell.trials[trial.number], cell.ids[trial.number]
             if known.state.is_finished() and not is_new:
                 continue
@@ -131,7 +135,11 @@ class PublicStorage(BaseStorage):
     def unended(self) -> dict[int, int]:
         """Return the ids of unended trials and of their studies."""
         studies = map(self.get_study_id_from_name, optuna.get_all_study_names(self))
-        return {trial_id: study_id for study_id in studies for trial_id in self.cell(study_id).unended}
+        return {
+            trial_id: study_id
+            for study_id in studies
+            for trial_id in self.cell(study_id).unended
+        }
 
     def refresh(self, trial_ids: Sequence[int]) -> None:
         """Read unended trials again."""
@@ -156,7 +164,9 @@ class PublicStorage(BaseStorage):
     ) -> list[FrozenTrial]:
         """Return a study's trials by number; Optuna itself reads ended ones once."""
         if study_id not in self._studies:
-            self._studies[study_id] = optuna.Study(self.get_study_name_from_id(study_id), self.inner)
+            self._studies[study_id] = optuna.Study(
+                self.get_study_name_from_id(study_id), self.inner
+            )
         trials = self._studies[study_id].get_trials(deepcopy, states)
         return [self._checked(study_id, trial) for trial in trials]
 

@@ -126,7 +126,9 @@ class Availability:
         if self._lost_since is None:
             self._lost_since = now
             if self.limit:
-                self.say(f"{reason}; training continues, and sweeplab retries for {duration(self.limit)}")
+                self.say(
+                    f"{reason}; training continues, and sweeplab retries for {duration(self.limit)}"
+                )
         if now - self._lost_since >= self.limit or self.stopping():
             raise StorageUnavailable(reason) from error
 
@@ -163,7 +165,9 @@ _ALL = sql.select(
     (_LEASES.c.expires < now()).label("is_over"),
 )
 _TAKE = sql.insert(_LEASES).values(attempt=1, expires=now() + LEASE_SECONDS)
-_MINE = sql.select(_LEASES.c.trial_id, _LEASES.c.attempt).where(_LEASES.c.owner == sql.bindparam("who"))
+_MINE = sql.select(_LEASES.c.trial_id, _LEASES.c.attempt).where(
+    _LEASES.c.owner == sql.bindparam("who")
+)
 
 
 @dataclass(frozen=True)
@@ -251,15 +255,24 @@ class Leases:
 
     def take(self, connection: sql.Connection, trial_ids: Collection[int]) -> None:
         """Take the leases of new trials."""
-        connection.execute(_TAKE, [{"trial_id": each, "owner": str(self.owner)} for each in trial_ids])
+        connection.execute(
+            _TAKE, [{"trial_id": each, "owner": str(self.owner)} for each in trial_ids]
+        )
 
-    def take_over(self, connection: sql.Connection, trial_id: int, lease: Lease | None) -> int | None:
+    def take_over(
+        self, connection: sql.Connection, trial_id: int, lease: Lease | None
+    ) -> int | None:
         """Take over a trial; return the attempt, or None if another process was faster."""
-        if lease is None:  # a worker of an earlier version died between asking for the trial and leasing it
+        # A worker of an earlier version died between asking for the trial and leasing it.
+        if lease is None:
             self.take(connection, [trial_id])
             return 1
         held = self._held(lease.trial_id, lease.holder, lease.attempt)
-        taken = {"owner": str(self.owner), "attempt": lease.attempt + 1, "expires": now() + LEASE_SECONDS}
+        taken = {
+            "owner": str(self.owner),
+            "attempt": lease.attempt + 1,
+            "expires": now() + LEASE_SECONDS,
+        }
         n_taken = connection.execute(sql.update(_LEASES).where(held).values(**taken)).rowcount
         return lease.attempt + 1 if n_taken else None
 
@@ -289,7 +302,9 @@ class Leases:
     @staticmethod
     def _held(trial_id: int, owner: str, attempt: int) -> sql.ColumnElement[bool]:
         columns = _LEASES.c
-        return sql.and_(columns.trial_id == trial_id, columns.owner == owner, columns.attempt == attempt)
+        return sql.and_(
+            columns.trial_id == trial_id, columns.owner == owner, columns.attempt == attempt
+        )
 
 
 @contextmanager
@@ -303,7 +318,8 @@ def renewing(renew: Callable[[], object]) -> Iterator[None]:
             try:
                 renew()
                 wait = RENEW_SECONDS
-            except SQLAlchemyError:  # when the database is back, this has to precede another worker's claim
+            # When the database is back, this has to precede another worker's claim.
+            except SQLAlchemyError:
                 wait = RETRY_SECONDS
 
     thread = threading.Thread(target=work, daemon=True)
@@ -405,7 +421,12 @@ class ControlState:
         changes, value = dict[str, Any](), command.value
         match command.kind:
             case "start":
-                changes = {"phase": "run", "budget": None, "status": None, "started": command.given}
+                changes = {
+                    "phase": "run",
+                    "budget": None,
+                    "status": None,
+                    "started": command.given,
+                }
                 changes["versions"] = value.get("versions", {})
             case "ended":
                 changes = {"phase": "ended", "status": value}
@@ -448,7 +469,9 @@ class Commands:
         query = _NEW.where(_COMMANDS.c.revision > self.state.revision)
         with self._reading.connect() as connection:
             rows = connection.execute(query).all()
-        commands = [Command(row.revision, row.given, row.kind, json.loads(row.value)) for row in rows]
+        commands = [
+            Command(row.revision, row.given, row.kind, json.loads(row.value)) for row in rows
+        ]
         for command in commands:
             self.state = self.state.after(command)
         return commands
@@ -476,7 +499,12 @@ class Commands:
     def add_in(connection: sql.Connection, kind: str, value: Any = None) -> None:
         """Add a command as part of a transaction of the caller's."""
         last = connection.execute(_LAST).scalar() or 0
-        row = {"revision": last + 1, "given": time.time(), "kind": kind, "value": json.dumps(value)}
+        row = {
+            "revision": last + 1,
+            "given": time.time(),
+            "kind": kind,
+            "value": json.dumps(value),
+        }
         connection.execute(sql.insert(_COMMANDS).values(**row))
 
 

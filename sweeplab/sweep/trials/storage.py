@@ -159,7 +159,9 @@ class TrialStorage(BaseStorage):
             changed = sorted(rows, key=lambda row: row.trial_id)
             if not changed:
                 return
-            first = min((row.trial_id for row in changed if row.trial_id > self._last), default=None)
+            first = min(
+                (row.trial_id for row in changed if row.trial_id > self._last), default=None
+            )
             older = [row.trial_id for row in changed if row.trial_id <= self._last]
             contents = self._contents(older, first)
             for row in changed:
@@ -174,7 +176,11 @@ class TrialStorage(BaseStorage):
                 trial.state = row.state
                 for name in _TIMES:
                     time = getattr(row, name)
-                    setattr(trial, name, time and time.replace(tzinfo=UTC).astimezone().replace(tzinfo=None))
+                    setattr(
+                        trial,
+                        name,
+                        time and time.replace(tzinfo=UTC).astimezone().replace(tzinfo=None),
+                    )
                 self._fill(row.trial_id, trial, contents.get(row.trial_id, []))
                 self._file(row.study_id, row.trial_id, trial)
         except BaseException:
@@ -195,8 +201,13 @@ class TrialStorage(BaseStorage):
         With `anew` its parameters, reports and attributes are removed. Optuna has no such transition: a process that
         has read the trial as ended never reads it again, unless it calls `read_again`.
         """
-        state = self._run(sql.select(self._sql.trials.c.state).where(self._sql.trials.c.trial_id == trial_id))
-        if self._found(trial_id)[1].state.is_finished() and not state.scalar_one().is_finished():
+        state = self._run(
+            sql.select(self._sql.trials.c.state).where(self._sql.trials.c.trial_id == trial_id)
+        )
+        if (
+            self._found(trial_id)[1].state.is_finished()
+            and not state.scalar_one().is_finished()
+        ):
             self.read_again([trial_id])
             return False
         self._forget_ends([trial_id])
@@ -229,7 +240,12 @@ class TrialStorage(BaseStorage):
 
     def refresh_system_attrs(self, study_ids: Container[int]) -> None:
         """Read the system attributes of these studies' unended trials again, where halving keeps its rungs."""
-        ids = [each for study, cell in self._cells.items() if study in study_ids for each in cell.unended]
+        ids = [
+            each
+            for study, cell in self._cells.items()
+            if study in study_ids
+            for each in cell.unended
+        ]
         attributes: dict[int, dict[str, Any]] = {trial_id: {} for trial_id in ids}
         for row in self._run(self._sql.system_of, ids=listed(ids)) if ids else ():
             attributes[row.trial_id][row.key] = json.loads(row.value_json)
@@ -256,16 +272,22 @@ class TrialStorage(BaseStorage):
                 self._distributions[text] = json_to_distribution(text)
         known = [self._distributions[text] for text in texts]
         # One dictionary for all trials with the same parameters: else it would be most of a trial's memory.
-        trial.distributions = self._sets.setdefault(names + texts, dict(zip(names, known, strict=True)))
+        trial.distributions = self._sets.setdefault(
+            names + texts, dict(zip(names, known, strict=True))
+        )
         trial.params = {
             name: distribution.to_external_repr(row.number)
             for name, row, distribution in zip(names, params, known, strict=True)
         }
-        trial.user_attrs = {sys.intern(row.key): json.loads(row.text) for row in parts.get("user", ())}
+        trial.user_attrs = {
+            sys.intern(row.key): json.loads(row.text) for row in parts.get("user", ())
+        }
         system = {row.key: json.loads(row.text) for row in parts.get("system", ())}
         trial.system_attrs = without_unsigned(trial_id, system) or _NOTHING
         reports = parts.get("report", ())
-        trial.intermediate_values = {int(row.key): _SPECIAL.get(row.text, row.number) for row in reports}
+        trial.intermediate_values = {
+            int(row.key): _SPECIAL.get(row.text, row.number) for row in reports
+        }
         values = sorted(parts.get("value", ()), key=lambda row: int(row.key))
         trial.values = [_SPECIAL.get(row.text, row.number) for row in values] or None
 
@@ -300,7 +322,9 @@ class TrialStorage(BaseStorage):
             self._connection.execute(self._sql.upsert(kind), [*rows.values()])
         self._writes = {}
         if self._changed:
-            changes = [{"id": trial_id, **_row_of(trial)} for trial_id, trial in self._changed.items()]
+            changes = [
+                {"id": trial_id, **_row_of(trial)} for trial_id, trial in self._changed.items()
+            ]
             self._connection.execute(self._sql.set_state, changes)
             self._changed = {}
 
@@ -334,9 +358,15 @@ class TrialStorage(BaseStorage):
                 self._add("value", trial_id, objective, *self._sql.stored_value(value))
             for name, value in trial.params.items():
                 distribution = trial.distributions[name]
-                stored = (distribution.to_internal_repr(value), distribution_to_json(distribution))
+                stored = (
+                    distribution.to_internal_repr(value),
+                    distribution_to_json(distribution),
+                )
                 self._add("param", trial_id, name, *stored)
-            for table, attributes in (("user", trial.user_attrs), ("system", trial.system_attrs)):
+            for table, attributes in (
+                ("user", trial.user_attrs),
+                ("system", trial.system_attrs),
+            ):
                 for key, attribute in attributes.items():
                     self._add(table, trial_id, key, json.dumps(attribute))
             for step, value in trial.intermediate_values.items():
@@ -356,7 +386,11 @@ class TrialStorage(BaseStorage):
         return self._by_id[trial_id]
 
     def set_trial_param(
-        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+        self,
+        trial_id: int,
+        param_name: str,
+        param_value_internal: float,
+        distribution: BaseDistribution,
     ) -> None:
         """Set a parameter's value in Optuna's internal representation."""
         with self._changing(trial_id) as (study_id, trial):
@@ -392,7 +426,9 @@ class TrialStorage(BaseStorage):
             self._file(study_id, trial_id, trial)
             return True
 
-    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+    def set_trial_intermediate_value(
+        self, trial_id: int, step: int, intermediate_value: float
+    ) -> None:
         """Set the value that a trial reports at a step."""
         with self._changing(trial_id) as (_, trial):
             trial.intermediate_values = {**trial.intermediate_values, step: intermediate_value}

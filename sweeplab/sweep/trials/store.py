@@ -66,7 +66,9 @@ class _Room(NamedTuple):
 class Store:
     """One study's trials: one Optuna study per cell, all in one storage."""
 
-    def __init__(self, spec: StudySpec, sizes: Sizes, url: str, wait: Availability | None = None) -> None:
+    def __init__(
+        self, spec: StudySpec, sizes: Sizes, url: str, wait: Availability | None = None
+    ) -> None:
         self.spec, (self.cells, _) = spec, cells(spec, sizes)
         self.spaces = spaces_of(spec, self.cells, sizes)
         self.availability = wait or Availability(spec.name)
@@ -74,7 +76,9 @@ class Store:
         self.leases = sharing.Leases(self.storage.engine)
         self.commands = sharing.Commands(self.storage.engine, self.availability)
         self._reopened: set[int] = set()  # trials that this process has not read again yet
-        self.asker = Asker(spec, self.spaces, self.storage, lambda index: self.tally(self.cells[index]))
+        self.asker = Asker(
+            spec, self.spaces, self.storage, lambda index: self.tally(self.cells[index])
+        )
         self._held: set[int] = set()  # trials that this worker holds
         self._unsent: list[Report] = []  # reports kept while the database does not answer
         self.budget = spec.budget
@@ -84,7 +88,8 @@ class Store:
         self._studies: dict[int, optuna.Study] = {}
         self._tallies: dict[int, CellTally] = {}
         self._exhausted: set[int] = set()  # cells in which no new point was found
-        self._failed_before: dict[int, int] = {}  # failed trials of each cell when this worker first saw it
+        # Failed trials of each cell when this worker first saw it.
+        self._failed_before: dict[int, int] = {}
         self._notices: list[str] = []
 
     @classmethod
@@ -104,14 +109,19 @@ class Store:
         """Return a cell's Optuna study."""
         if cell.index not in self._studies:
             values = self.spaces[cell.index].typical
-            pruner = build(settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters))
+            pruner = build(
+                settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters)
+            )
             name = f"{self.spec.name}/{cell.key}"
             self._studies[cell.index] = optuna.Study(name, self.storage, pruner=pruner)
         return self._studies[cell.index]
 
     @cached_property
     def _study_ids(self) -> list[int]:
-        return [self.storage.get_study_id_from_name(f"{self.spec.name}/{cell.key}") for cell in self.cells]
+        return [
+            self.storage.get_study_id_from_name(f"{self.spec.name}/{cell.key}")
+            for cell in self.cells
+        ]
 
     def study_id(self, cell: Cell) -> int:
         """Return the id of a cell's Optuna study."""
@@ -123,7 +133,10 @@ class Store:
 
     def seeds(self, cell: Cell, trial: optuna.Trial | FrozenTrial) -> list[int]:
         """Return the seeds that a trial is trained with."""
-        return [seed + trial.user_attrs.get(SEED_OFFSET, 0) for seed in self.spaces[cell.index].seeds]
+        return [
+            seed + trial.user_attrs.get(SEED_OFFSET, 0)
+            for seed in self.spaces[cell.index].seeds
+        ]
 
     def trials(self, cell: Cell) -> list[FrozenTrial]:
         """Return a cell's own trials, without those that violate a constraint, repeat another or were withdrawn."""
@@ -133,7 +146,8 @@ class Store:
         """Return the sums over a cell's trials, as far as the storage has read them."""
         trials = self.storage.cell(self.study_id(cell))
         tally = self._tallies.get(cell.index)
-        if tally is None or tally.trials is not trials:  # the storage has dropped its cached trials
+        # The storage has dropped its cached trials.
+        if tally is None or tally.trials is not trials:
             tally = self._tallies[cell.index] = CellTally(trials)
         tally.update()
         return tally
@@ -156,7 +170,10 @@ class Store:
         return news
 
     def claim_many(
-        self, n_trials: float, fits: Callable[[Cell], bool] = lambda cell: True, asks: bool = True
+        self,
+        n_trials: float,
+        fits: Callable[[Cell], bool] = lambda cell: True,
+        asks: bool = True,
     ) -> list[Claim]:
         """Claim up to `n_trials` trials: running ones that nobody holds, then new ones in cells with room.
 
@@ -211,7 +228,11 @@ class Store:
         return {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
 
     def _take_over(
-        self, connection: sql.Connection, cell: Cell, frozen: FrozenTrial, leases: Mapping[int, Lease]
+        self,
+        connection: sql.Connection,
+        cell: Cell,
+        frozen: FrozenTrial,
+        leases: Mapping[int, Lease],
     ) -> list[Claim]:
         """Claim a trial that runs without a valid lease; return no claim if another worker was faster."""
         trial_id = self.trial_id(cell, frozen.number)
@@ -237,13 +258,18 @@ class Store:
         if not self._may_promote:
             return None
         running = [trial for cell in self.cells for trial in self.tally(cell).running()]
-        if any(map(self._room, self.cells)) or not all(PROMOTED in trial.user_attrs for trial in running):
+        if any(map(self._room, self.cells)) or not all(
+            PROMOTED in trial.user_attrs for trial in running
+        ):
             self.awaits_results = True
             return None
         pruned = [cell for cell in fitting if self.tally(cell).pruned]
         if not pruned:
             return None
-        cell = min(pruned, key=lambda each: self.tally(each).n_promoted + len(self.tally(each).running()))
+        cell = min(
+            pruned,
+            key=lambda each: self.tally(each).n_promoted + len(self.tally(each).running()),
+        )
         (best,) = self.tally(cell).best_pruned(1)
         # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
         return None if self.trial_id(cell, best.number) in self._held else (cell, best)
@@ -262,7 +288,11 @@ class Store:
         """Ask for a trial in the cell with the fewest running ones; where a person has enqueued one, there first."""
         is_spent = self._is_spent()
         while True:
-            rooms = [room for room in map(self._room, fitting) if room and not (is_spent and room.is_new)]
+            rooms = [
+                room
+                for room in map(self._room, fitting)
+                if room and not (is_spent and room.is_new)
+            ]
             self.awaits_results = any(room.has_to_wait for room in rooms)
             if all(room.has_to_wait for room in rooms):
                 return None
@@ -271,7 +301,9 @@ class Store:
             if claim:
                 return claim
             self._exhausted.add(cell.index)
-            self._notices.append(f"cell {cell.key}: found no new point that meets the constraints")
+            self._notices.append(
+                f"cell {cell.key}: found no new point that meets the constraints"
+            )
 
     def _room(self, cell: Cell) -> _Room | None:
         """Return how a cell may have another trial; None if it may not."""
@@ -291,13 +323,17 @@ class Store:
         if n_left <= 0 or counts.failed - failed_before >= MOST_FAILURES:
             return None
         # The last trial of a joint search follows from all others.
-        is_last = n_left <= 1 and counts.running > 0 and settled_sampler(self.spec).type == JOINT
+        is_last = (
+            n_left <= 1 and counts.running > 0 and settled_sampler(self.spec).type == JOINT
+        )
         return _Room(is_last, True, counts.running, before, cell.index)
 
     @cached_property
     def _flops(self) -> list[float]:
         """Return the FLOPs of a trial of each cell."""
-        return [float(facts(space.typical).train_flops) * len(space.seeds) for space in self.spaces]
+        return [
+            float(facts(space.typical).train_flops) * len(space.seeds) for space in self.spaces
+        ]
 
     def share_left(self) -> float:
         """Return how many trials each of the planned workers may still start, as of the last claim."""
@@ -339,14 +375,21 @@ class Store:
             claim = self._claimed(cell, trial)
             if claim:
                 return claim
-            if left and ENQUEUED in trial.user_attrs:  # draw again what it leaves to the sampler
+            # Draw again what it leaves to the sampler.
+            if left and ENQUEUED in trial.user_attrs:
                 trial_id = self.trial_id(cell, trial.number)
                 asked = {ENQUEUED: trial.user_attrs[ENQUEUED]}
-                study.enqueue_trial(self.storage.get_trial_system_attrs(trial_id)["fixed_params"], asked)
+                study.enqueue_trial(
+                    self.storage.get_trial_system_attrs(trial_id)["fixed_params"], asked
+                )
         return None
 
     def _claimed(
-        self, cell: Cell, trial: optuna.Trial, attempt: int = 1, reported: Set[int] = frozenset()
+        self,
+        cell: Cell,
+        trial: optuna.Trial,
+        attempt: int = 1,
+        reported: Set[int] = frozenset(),
     ) -> Claim | None:
         """Return a claim of the trial if it meets the constraints and is new; else fail it, so that it never counts.
 
@@ -356,7 +399,10 @@ class Store:
         with warnings.catch_warnings(action="ignore"):
             sampled = space.suggest(trial)
         values = space.resolve(sampled, self.spec.first_seed)
-        enqueued, twin = trial.user_attrs.get(ENQUEUED), self.tally(cell).twin(trial.params, trial.number)
+        enqueued, twin = (
+            trial.user_attrs.get(ENQUEUED),
+            self.tally(cell).twin(trial.params, trial.number),
+        )
         void: dict[str, Any] = {"infeasible": True} if space.broken(values) else {}
         if enqueued is None and SEED_OFFSET not in trial.user_attrs and twin is not None:
             void[REPEATS] = twin
@@ -367,8 +413,22 @@ class Store:
             return None
         seeds = self.seeds(cell, trial)
         trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(seeds)))
-        promoted, place = trial.user_attrs.get(PROMOTED), (trial.number, self.trial_id(cell, trial.number))
-        return Claim(cell, *place, sampled, values, attempt, trial, {*reported}, enqueued, promoted, seeds)
+        promoted, place = (
+            trial.user_attrs.get(PROMOTED),
+            (trial.number, self.trial_id(cell, trial.number)),
+        )
+        return Claim(
+            cell,
+            *place,
+            sampled,
+            values,
+            attempt,
+            trial,
+            {*reported},
+            enqueued,
+            promoted,
+            seeds,
+        )
 
     def report_many(self, reports: Collection[Report]) -> Verdicts:
         """Report values of trials at iterations; return the trials to be pruned, and those whose lease is lost.
@@ -399,19 +459,26 @@ class Store:
             with self.storage.transaction(in_turn=False, reads=prunes) as connection:
                 held = self.leases.held(connection, attempts)
                 if prunes:
-                    self.storage.refresh_system_attrs({self.study_id(each.claim.cell) for each in reports})
+                    self.storage.refresh_system_attrs(
+                        {self.study_id(each.claim.cell) for each in reports}
+                    )
                 behind = set()
                 for claim, iteration, value in reports:
                     if claim.trial_id not in held:
                         continue
                     if math.isfinite(value) and iteration not in claim.reported:
-                        self.storage.set_trial_intermediate_value(claim.trial_id, iteration, value)
+                        self.storage.set_trial_intermediate_value(
+                            claim.trial_id, iteration, value
+                        )
                         claim.reported.add(iteration)
                         new.append(Report(claim, iteration, value))
                     # A report before the last one repeats a killed worker's, which was judged then.
                     is_last = iteration >= max(claim.reported, default=0)
                     if prunes and is_last:
-                        study, trial = self.study(claim.cell), self.storage.get_trial(claim.trial_id)
+                        study, trial = (
+                            self.study(claim.cell),
+                            self.storage.get_trial(claim.trial_id),
+                        )
                         # A promoted trial is judged only so that others can be compared with it.
                         if study.pruner.prune(study, trial) and claim.promoted is None:
                             behind.add(claim.trial_id)
@@ -437,7 +504,11 @@ class Store:
             self._held.discard(claim.trial_id)
 
     def _tell(
-        self, claim: Claim, outcome: RunState, value: float | None, attributes: Mapping[str, Any]
+        self,
+        claim: Claim,
+        outcome: RunState,
+        value: float | None,
+        attributes: Mapping[str, Any],
     ) -> None:
         if self._unsent:  # they may be this trial's
             self._report(self._unsent)
@@ -445,7 +516,10 @@ class Store:
         with self.storage.transaction() as connection:
             if not self.leases.drop(connection, claim.trial_id, claim.attempt):
                 frozen = self.storage.get_trial(claim.trial_id)
-                if frozen.state.is_finished() and attributes.items() <= frozen.user_attrs.items():
+                if (
+                    frozen.state.is_finished()
+                    and attributes.items() <= frozen.user_attrs.items()
+                ):
                     return  # an earlier attempt succeeded, but its answer was lost
                 raise sharing.LeaseLost(f"trial {claim.number} of cell {claim.cell.key}")
             for name, attribute in attributes.items():
@@ -478,7 +552,9 @@ class Store:
             self.storage.read_again(self._reopened)
             self._reopened.clear()
 
-    def reopen(self, connection: sql.Connection, cell: Cell, trial: FrozenTrial, anew: bool = False) -> bool:
+    def reopen(
+        self, connection: sql.Connection, cell: Cell, trial: FrozenTrial, anew: bool = False
+    ) -> bool:
         """Set an ended trial to running, without a lease; return False if another process was faster.
 
         With `anew` its parameters, reports and attributes are removed. Optuna cannot reopen an ended trial, and
@@ -505,7 +581,9 @@ class Store:
 
     def _count(self, cell: Cell) -> CellCounts:
         tally = self.tally(cell)
-        return CellCounts(cell, tally.counted, len(tally.running()), len(tally.waiting()), tally.failed)
+        return CellCounts(
+            cell, tally.counted, len(tally.running()), len(tally.waiting()), tally.failed
+        )
 
     def counts(self) -> list[CellCounts]:
         """Return the counts of each cell."""
@@ -518,12 +596,18 @@ class Store:
         return self.availability.retry(read)
 
     def _is_full(self, counts: CellCounts) -> bool:
-        return counts.counted >= self.limit(counts.cell) and not counts.running and not counts.waiting
+        return (
+            counts.counted >= self.limit(counts.cell)
+            and not counts.running
+            and not counts.waiting
+        )
 
     def has_room(self) -> bool:
         """Return whether a trial runs or waits, the budget has room for a new one, or one can be promoted."""
         is_full = all(map(self._is_full, self.counts()))
-        return not is_full or (self._may_promote and any(self.tally(cell).pruned for cell in self.cells))
+        return not is_full or (
+            self._may_promote and any(self.tally(cell).pruned for cell in self.cells)
+        )
 
     def n_running(self) -> int:
         """Return how many trials have started and not ended."""
@@ -539,7 +623,9 @@ class Store:
         return self.availability.retry(read)
 
 
-def open_store(folder: StudyFolder, allow_plugins: bool = False, wait: Availability | None = None) -> Store:
+def open_store(
+    folder: StudyFolder, allow_plugins: bool = False, wait: Availability | None = None
+) -> Store:
     """Open the storage of a study from its folder, with all commands so far applied."""
     spec, sizes = read_spec(folder, allow_plugins), folder.data.sizes
     store = Store(spec, sizes, folder.storage_url, wait)

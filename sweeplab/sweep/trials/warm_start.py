@@ -81,16 +81,22 @@ def read_warm_starts(
     problems: list[Problem] = []
     for index, name in enumerate(spec.warm_start):
         try:
-            sources.append(_fitted(name, _finished_trials(spec, folder.lab, name, data), spaces))
+            sources.append(
+                _fitted(name, _finished_trials(spec, folder.lab, name, data), spaces)
+            )
         except BadInput as error:
             place = ("warm_start", index)
-            problems += [spec.problem(place, x.what, x.allowed, x.nearest) for x in error.problems]
+            problems += [
+                spec.problem(place, x.what, x.allowed, x.nearest) for x in error.problems
+            ]
     if problems:
         raise BadInput(*problems)
     return sources
 
 
-def _finished_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) -> Iterator[FinishedTrial]:
+def _finished_trials(
+    spec: StudySpec, lab: Path, name: str, data: DataDescription
+) -> Iterator[FinishedTrial]:
     if name == spec.name:
         raise BadInput("a study cannot start from itself")
     folder = find_study(lab, name)
@@ -100,9 +106,13 @@ def _finished_trials(spec: StudySpec, lab: Path, name: str, data: DataDescriptio
         raise BadInput(f"study {name} values trials by {how[0]}, this study by {how[1]}")
     described = folder.data
     if described.token_digest != data.token_digest:
-        raise BadInput(f"study {name} was trained on other tokens: its losses cannot be compared")
+        raise BadInput(
+            f"study {name} was trained on other tokens: its losses cannot be compared"
+        )
     if described.init_digest != data.init_digest:
-        raise BadInput(f"study {name} started from other weights: its losses cannot be compared")
+        raise BadInput(
+            f"study {name} started from other weights: its losses cannot be compared"
+        )
     first: dict[str, RunFolder] = {}
     for run in folder.runs():
         first.setdefault(f"{run.cell}/{run.trial}", run)
@@ -114,7 +124,9 @@ def _finished_trials(spec: StudySpec, lab: Path, name: str, data: DataDescriptio
             yield FinishedTrial(place, values, folder.unfinished, None, 0)
 
 
-def _fitted(name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space]) -> WarmStartSource:
+def _fitted(
+    name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space]
+) -> WarmStartSource:
     fitting, refused, reasons = [], defaultdict[str, list[str]](list), list[str]()
     for trial in trials:
         try:
@@ -139,7 +151,9 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
     """
     if trial.outcome not in LEARNABLE:
         raise ValueError(f"not finished (state {trial.outcome})")
-    if RunState(trial.outcome).has_value and (trial.value is None or not math.isfinite(trial.value)):
+    if RunState(trial.outcome).has_value and (
+        trial.value is None or not math.isfinite(trial.value)
+    ):
         raise ValueError("no finite value")
     agreeing = [
         space
@@ -147,14 +161,22 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
         if all(trial.values[name] == value for name, value in space.cell.values.items())
     ]
     if not agreeing:
-        grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
-        raise ValueError(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
+        grid = [
+            name
+            for name in spaces[0].cell.values
+            if all(name in each.cell.values for each in spaces)
+        ]
+        raise ValueError(
+            f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}"
+        )
     # A cell without changes agrees with all trials.
     space = max(agreeing, key=lambda space: len(space.cell.values))
     parameters, ours = space.fitted(trial.values)
     for name, value in settle_devices(ours).applicable().items():
         if name not in _IDLE and trial.values[name] != value:
-            raise ValueError(f"{name} is {shown(trial.values[name])} there and {shown(value)} here")
+            raise ValueError(
+                f"{name} is {shown(trial.values[name])} there and {shown(value)} here"
+            )
     rule = space.broken(ours)
     if rule:
         raise ValueError(f"breaks {rule.text}")
@@ -178,7 +200,10 @@ def _optuna_trial(
         value=value,
         params=dict(parameters),
         distributions={name: distributions[name] for name in parameters},
-        user_attrs={WARM_START: {"from": source, "place": trial.place}, "outcome": str(trial.outcome)},
+        user_attrs={
+            WARM_START: {"from": source, "place": trial.place},
+            "outcome": str(trial.outcome),
+        },
         intermediate_values=last,
     )
 
@@ -188,7 +213,9 @@ def add_warm_starts(store: Store, sources: Sequence[WarmStartSource]) -> None:
     with store.storage.transaction():
         for cell in store.cells:
             study = store.study(cell)
-            marks = [trial.user_attrs.get(WARM_START) for trial in study.get_trials(deepcopy=False)]
+            marks = [
+                trial.user_attrs.get(WARM_START) for trial in study.get_trials(deepcopy=False)
+            ]
             if not all(marks):  # the cell has started
                 continue
             for source in sources:
