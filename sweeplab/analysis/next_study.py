@@ -82,10 +82,8 @@ def candidate_study(folder: StudyFolder, depths: Sequence[int] = ()) -> StudySpe
     each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
     trials = spec.budget.trials_per_cell or (DEFAULT_TRIALS_PER_CELL if spec.search else 1)
     overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
-    overrides += [
-        f"seeds={[*range(each_cell)]}",
-        f"budget={json.dumps({'trials_per_cell': trials})}",
-    ]
+    overrides.append(f"seeds={[*range(each_cell)]}")
+    overrides.append(f"budget={json.dumps({'trials_per_cell': trials})}")
     return read_study(folder.canonical_file, overrides)
 
 

@@ -425,10 +425,8 @@ def _scored(
     rows = rows_at(points, entry.forecast["at"])
     if not rows.size:
         return Outcome(entry, otherwise, why)
-    forecast, measured = (
-        entry.forecast["data"]["conventions"].get("loss"),
-        points.conventions.get("loss"),
-    )
+    forecast = entry.forecast["data"]["conventions"].get("loss")
+    measured = points.conventions.get("loss")
     if forecast != measured:
         return Outcome(
             entry,

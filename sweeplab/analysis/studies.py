@@ -339,9 +339,7 @@ def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
     folders = {name: find_study(lab, name) for name in names}
     specs = {name: read_spec(folder) for name, folder in folders.items()}
     tables = [runs_table(folder.lab, name) for name, folder in folders.items()]
-    runs = tables[0]
-    if tables[1:]:
-        runs = pd.concat(tables, ignore_index=True)
+    runs = pd.concat(tables, ignore_index=True)
     data = {name: folder.read(folder.data_file) for name, folder in folders.items()}
     baselines = {name: folder.baselines for name, folder in folders.items()}
     read = Studies(runs, specs, data, baselines)

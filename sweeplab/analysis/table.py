@@ -151,12 +151,10 @@ def points_table(lab: Path, name: str) -> pd.DataFrame:
     rows = [(*place, *_VALUES(point)) for place, point in points]
     table = pd.DataFrame(rows, columns=list(POINTS)).astype(POINTS)
     of_plugins = dict.fromkeys(measure for _, point in points for measure in point.extra)
-    measures = {
-        measure: [point.extra.get(measure) for _, point in points] for measure in of_plugins
-    }
-    return table.assign(
-        **{measure: pd.array(values, dtype="float64") for measure, values in measures.items()}
-    )
+    for measure in of_plugins:
+        values = [point.extra.get(measure) for _, point in points]
+        table[measure] = pd.array(values, dtype="float64")
+    return table
 
 
 def curves_table(

@@ -103,11 +103,8 @@ def _rotary(shape: ModelShape) -> dict[str, Any]:
 
 
 def _computed_for_llama(shape: ModelShape, config: Values) -> dict[str, Any]:
-    biases = {
-        "attention_bias": shape.has_qkv_bias or shape.has_out_bias,
-        "mlp_bias": shape.has_ff_bias,
-    }
-    return _rotary(shape) | biases
+    attention_bias = shape.has_qkv_bias or shape.has_out_bias
+    return _rotary(shape) | {"attention_bias": attention_bias, "mlp_bias": shape.has_ff_bias}
 
 
 def _inferred_rotary(config: Values) -> dict[str, Any]:

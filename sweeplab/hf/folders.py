@@ -118,10 +118,8 @@ def _token_ids(run: LoadedRun) -> dict[str, int | None]:
     special = run.special
     ids = {f"{name}_token_id": special.get(name) for name in (BOS, EOS, PAD)}
     if run.model.shape.of_family.reads_source:
-        ids |= {
-            "decoder_start_token_id": special.get(BOS),
-            "pad_token_id": special.get(PAD, special.get(BOS)),
-        }
+        start = special.get(BOS)
+        ids |= {"decoder_start_token_id": start, "pad_token_id": special.get(PAD, start)}
     return ids
 
 
@@ -164,15 +162,11 @@ def _sampling(run: LoadedRun) -> dict[str, Any]:
     if run.model.shape.of_family.transforms:
         return {}
     values = run.values
-    if values.temperature == 0:
-        return {"do_sample": False, "max_new_tokens": values.max_new_tokens}
-    return {
-        "do_sample": True,
-        "temperature": values.temperature,
-        "top_k": values.top_k or 0,
-        "top_p": values.top_p or 1.0,
-        "max_new_tokens": values.max_new_tokens,
-    }
+    sampled = {"do_sample": values.temperature > 0, "max_new_tokens": values.max_new_tokens}
+    if not values.temperature:
+        return sampled
+    top = {"top_k": values.top_k or 0, "top_p": values.top_p or 1.0}
+    return {**sampled, "temperature": values.temperature, **top}
 
 
 # Names of a norm's gain and bias in releases before 4.
@@ -313,20 +307,15 @@ def _values(
     If the head's weights differ from the embeddings, the head is not tied, whatever config.json says.
     """
     tied: dict[str, Any] = {}
-    head, embedding = (
-        tensors.get(name) for name in (architecture.head, architecture.embedding)
-    )
-    if head is not None and embedding is not None and not torch.equal(head, embedding):
+    head = tensors.get(architecture.head)
+    if head is not None and not torch.equal(head, tensors.get(architecture.embedding, head)):
         tied = {"tie_weights": False, "tie_scale": False}
     if architecture.head_bias:
         tied["head_bias"] = architecture.head_bias in tensors
     try:
         layout = {**config.get(LAYOUT_KEY, {})}
-        read = (
-            architecture.values(config)
-            | tied
-            | {name: layout[name] for name in LAYOUT if name in layout}
-        )
+        read = architecture.values(config) | tied
+        read |= {name: layout[name] for name in LAYOUT if name in layout}
         known = {name: TABLE[name].check(value) for name, value in read.items()}
         values = settled(settle_devices(Hyperparameters.of(known)).as_dict())
     except ValueError as error:
