@@ -82,10 +82,9 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     tensors = dict(links.constant)
     for link in links.links:
         tensors |= link.give(weights[link.ours])
-    generation = tokens | _sampling(run)
     written = {
         **_tokenizer_files(run),
-        "generation_config.json": generation,
+        "generation_config.json": tokens | _sampling(run),
         "config.json": config,
     }
     try:
@@ -190,8 +189,13 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
         BadInput: the folder is incomplete, its model is not supported, or the target already has a checkpoint.
     """
     if (target / "model.json").exists() and not force:
-        allowed = "--name for another name, --force to replace it"
-        raise BadInput(Problem("there is already a run", allowed, file=target))
+        raise BadInput(
+            Problem(
+                "there is already a run",
+                "--name for another name, --force to replace it",
+                file=target,
+            )
+        )
     config = _json(source / "config.json")
     kind = str(config.get("model_type"))
     if kind in WITHOUT_ROW:
@@ -199,8 +203,13 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
         what = f"config.json is of {kind}, whose {field} {effect}: no hyperparameter does"
         raise BadInput(Problem(what, " | ".join(ARCHITECTURES)))
     if kind not in ARCHITECTURES:
-        what = f"config.json has the unsupported model_type {kind!r}"
-        raise BadInput(Problem(what, " | ".join(ARCHITECTURES), nearest(kind, ARCHITECTURES)))
+        raise BadInput(
+            Problem(
+                f"config.json has the unsupported model_type {kind!r}",
+                " | ".join(ARCHITECTURES),
+                nearest(kind, ARCHITECTURES),
+            )
+        )
     architecture = ARCHITECTURES[kind]
     tensors = _tensors(source, architecture)
     values = _values(architecture, config, tensors)
