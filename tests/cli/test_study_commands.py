@@ -48,7 +48,7 @@ def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, 
     more = subprocess.run(command, capture_output=True, text=True, env=settings, check=True)
     assert json.loads(more.stdout)["runs"] == {"complete": 6}
     first, *ended = more.stderr.splitlines()
-    assert first.startswith("tiny: 4 of 6 trials (4 before), 2 cells, 1 worker (")
+    assert first.startswith("tiny: 4 of 6 trials, 2 cells, 1 worker (")
     expected = [
         [f"{5 + at}/6", f"{cell} trial 2", "complete"]
         for at, cell in enumerate(reversed(CELLS))

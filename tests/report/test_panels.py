@@ -33,7 +33,7 @@ def test_loss_panel_draws_what_was_planted(typed, plant):
     assert len(best) == 6 and set(best["trial"]) == {0}
     sizes = best["cell"].str.extract(r"n_layer=(\d+),n_embd=(\d+)").astype(int)
     np.testing.assert_allclose(best["loss"], 4 - 0.1 * sizes[0] - 0.01 * sizes[1])
-    assert list(dict.fromkeys(best["line"])) == ["n_layer = 1", "n_layer = 2", "n_layer = 4"]
+    assert list(dict.fromkeys(best["line"])) == ["n_embd = 32", "n_embd = 64"]
     assert any(note == "Not drawn: 6 running, 6 diverged, 6 failed." for note in drawn.notes)
 
 
@@ -48,7 +48,7 @@ def test_three_dimensions_of_a_grid_have_a_line_each_combination_and_no_zigzag(p
     drawn = make_panel(PanelSpec("loss", {"x": "n_params"}), report)
     best = drawn.data[drawn.data["best"]]
     assert not best.duplicated(["line", "x"]).any()
-    assert best.groupby("line")["x"].size().tolist() == [2] * 9, "two widths a line"
+    assert best.groupby("line")["x"].size().tolist() == [3] * 6, "three depths a line"
 
 
 @pytest.mark.slow

@@ -1,13 +1,17 @@
 """Panels of sweeps and of comparisons, drawn from what was planted."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, plant_sweep, slow_ones_pruned, too_fast
 from report.scaling_page import report_of
 
+from sweeplab.analysis.studies import Studies
 from sweeplab.analysis.sweep import FEWEST_TRIALS
 from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
+from sweeplab.study.file.reading import read_text
 
 
 def mixed(values, random):
@@ -22,9 +26,26 @@ def made(report, kind, **options):
     return make_panel(PanelSpec(kind, options), report)
 
 
+# What `plant_sweep` draws from.
+STUDY = """
+name: planted
+data: {corpus: python-docs, tokenizer: char}
+fixed: {n_head: 4}
+grid: {n_layer: [1, 2, 4], n_embd: [32, 64]}
+search:
+  learning_rate: {min: 1e-4, max: 1e-1, log: true}
+  dropout: {min: 0.0, max: 0.5}
+  weight_decay: {min: 0.0, max: 0.3}
+  activation: [relu, gelu]
+"""
+
+
 @pytest.fixture(scope="module")
 def one():
-    return report_of(plant_sweep(40, CELLS[1:3], state=mixed))
+    runs = plant_sweep(40, CELLS[1:3], state=mixed)
+    return report_of(
+        runs, studied=Studies(runs, {"planted": read_text(STUDY, Path("planted.yaml"))}, {})
+    )
 
 
 @pytest.fixture(scope="module")
