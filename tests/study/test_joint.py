@@ -174,7 +174,7 @@ def test_pruned_and_diverged_trials_are_learned_from():
     curve = {100: 3.0}
     for factor, of_cell in zip((1.5, 3.0, 3.0), trials, strict=True):
         for trial in of_cell.trials:
-            trial.intermediate_values = {50: 0.0, 100: factor * trial.value}
+            trial.intermediate_values = {25: -1.0, 50: 0.0, 100: factor * trial.value}
     before = model.surrogate(0)
     space = all_spaces[0]
     trials[0].trials += [

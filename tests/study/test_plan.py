@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,12 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.options import Sampler
-from sweeplab.study.plan import WorkerResources, divide_machine, stack_capacity
+from sweeplab.study.plan import (
+    WorkerResources,
+    divide_machine,
+    stack_capacity,
+    worker_resources,
+)
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, DataSpec, Engine, Track
 from sweeplab.study.values import Choices, Range
@@ -182,6 +188,22 @@ def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planne
 )
 def test_the_machine_is_divided(workers, n_stacks, n_cpus, n_gpus, expected):
     assert divide_machine(workers, n_stacks, n_cpus, n_gpus) == expected
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        (Engine(type="slurm", workers=3, threads=2), [WorkerResources(2)] * 3),
+        (Engine(type="ray", workers=3), [WorkerResources(1)] * 3),
+        (Engine(type="ray"), [WorkerResources(1)] * 2),
+    ],
+)
+def test_workers_elsewhere_are_as_many_as_asked_for_or_as_there_are_stacks(
+    engine, expected, planned
+):
+    (cell,) = planned().cells
+    spec = SimpleNamespace(engine=engine, budget=Budget(trials_per_cell=2 * cell.stack))
+    assert worker_resources(spec, [cell], "cpu") == expected
 
 
 def test_a_stack_is_as_wide_as_pays_and_as_fits():

@@ -21,6 +21,7 @@ from tiny_study import claim_one, expire_leases, finish_all
 from sweeplab.errors import StorageUnavailable
 from sweeplab.expressions import Expression
 from sweeplab.study.options import Pruner, Sampler
+from sweeplab.study.rules import facts
 from sweeplab.study.spec import Budget, ConditionalSeed
 from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.trials.sharing import (
@@ -186,17 +187,20 @@ def test_the_longest_cells_come_first_unless_time_is_short(time, seeds, first, t
     )
 
 
-@pytest.mark.slow
-def test_a_budget_of_flops_is_a_total(tiny, opened):
-    _, store = opened(tiny(budget=Budget(flops=1e9)))
+def test_a_budget_of_flops_is_a_total_of_all_seeds_and_bounds_no_enqueued_trial(tiny, opened):
+    _, store = opened(tiny(budget=Budget(flops=1e9), seeds=[0, 1]))
     claim = claim_one(store)
-    planned = store.trials(store.cells[0])[0].user_attrs["planned_flops"]
+    (first,) = store.trials(store.cells[0])
+    planned = first.user_attrs["planned_flops"]
+    assert planned == 2 * facts(claim.values).train_flops
     store.finish(claim, "complete", 1.0, {"train_flops": planned})
     n_trials = 1
     while claim := claim_one(store):
         n_trials += 1
         store.finish(claim, "pruned", None, {"train_flops": planned / 2})
     assert n_trials == pytest.approx(2 * 1e9 / planned, abs=2)
+    store.study(store.cells[0]).enqueue_trial({"learning_rate": 2e-3}, {ENQUEUED: {}})
+    assert claim_one(store).enqueued is not None and not claim_one(store)
 
 
 def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_be_gone():
