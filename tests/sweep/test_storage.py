@@ -47,6 +47,13 @@ class TestOptunasContract(StorageTestCase):
                 {str(each): each} for each in studies
             ]
 
+    def test_a_waiting_trial_is_started_once(self, storage):
+        study_id = storage.create_new_study([StudyDirection.MINIMIZE])
+        waiting = create_trial(state=TrialState.WAITING)
+        trial_id = storage.create_new_trial(study_id, waiting)
+        assert storage.set_trial_state_values(trial_id, TrialState.RUNNING)
+        assert not storage.set_trial_state_values(trial_id, TrialState.RUNNING)
+
     def test_another_process_reads_what_was_written(self, storage):
         study_id = storage.create_new_study([StudyDirection.MINIMIZE] * 2)
         trial_id, known = storage.create_new_trial(study_id), {"x": FloatDistribution(0.0, 1.0)}
@@ -66,4 +73,6 @@ class TestOptunasContract(StorageTestCase):
         storage.set_trial_user_attr(trial_id, "u", "mine")
         storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [2.0, 3.0])
         assert other.get_all_trials(study_id) == storage.get_all_trials(study_id)
+        storage.get_all_trials(study_id)[0].params["x"] = 0.75
+        assert storage.get_all_trials(study_id)[0].params["x"] == 0.25, "a caller has copies"
         other.engine.dispose()

@@ -4,7 +4,7 @@ import pytest
 
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.member import Member, Record, StoppingState
-from sweeplab.train.run import TrainingRun
+from sweeplab.train.run import TrainingRun, learning_rate
 
 VALUES = Hyperparameters.of({
     "max_iters": 1000, "patience": 3, "min_delta": 0.1, "lr_decay": True,
@@ -55,7 +55,7 @@ def test_plateau_halves_every_patience_lr_bad_evaluations(scheduler, n_halvings)
 
 
 def test_a_point_of_the_curve_is_of_the_steps_since_the_last_one():
-    values = VALUES.replace(batch_size=4, block_size=8)
+    values = VALUES.replace(batch_size=4, block_size=8, warmup_iters=20, learning_rate=0.02)
     new = Member.of(TrainingRun("0", values), {}).numbers()
     assert {name for name, value in new.items() if value} == {"evaluated", "progress"}
     assert (new["evaluated"], *[*new["progress"].values()][1:]) == (
@@ -77,6 +77,8 @@ def test_a_point_of_the_curve_is_of_the_steps_since_the_last_one():
         2.0,
         10 * 32 / 2.0,
     )
+    assert first["learning_rate"] == learning_rate(values, 9), "that of the last step"
+    assert learning_rate(values, 8) < first["learning_rate"] < learning_rate(values, 10)
     member.iteration, member.wall_seconds = 14, 3.0
     member.counted += 4
     second = member.add_point(loss=8.0, norm=4.0)
