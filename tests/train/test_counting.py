@@ -81,10 +81,12 @@ def test_copies_of_the_weights_are_a_stacks_buffers(beside):
     assert held_bytes(plain) < train_memory_bytes(plain)
 
 
-@pytest.mark.parametrize(("per_loss", "numbers"), [(1, (2, 3, 6)), (2, (3,))])
-def test_accumulation_grows_to_the_rows_that_share_a_loss(per_loss, numbers, monkeypatch):
+@pytest.mark.parametrize(
+    ("per_loss", "rows", "numbers"), [(1, 6, (2, 3, 6)), (2, 6, (3,)), (1, 9, (3, 9))]
+)
+def test_accumulation_grows_to_the_rows_that_share_a_loss(per_loss, rows, numbers, monkeypatch):
     monkeypatch.setattr(OBJECTIVES["next_token"], "per_loss", per_loss)
-    values = values_of("next_token", "decoder", batch_size=6)
+    values = values_of("next_token", "decoder", batch_size=rows)
     for n_parts in numbers:
         values = with_more_accumulation(values)
         assert values.grad_accum == n_parts
