@@ -77,7 +77,7 @@ def compiles(process):
 
 
 @pytest.mark.parametrize("asked_by", ["a signal", "study stop"])
-def test_a_worker_that_compiles_leaves_before_it_has_compiled(asked_by, tmp_path, monkeypatch):
+def test_a_worker_that_compiles_leaves_once_it_has_compiled(asked_by, tmp_path, monkeypatch):
     # Of its own: other tests compile, too.
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))
     text = STUDY.replace("n_embd: 16", "n_embd: 24, compile: true")
@@ -101,7 +101,6 @@ def test_a_worker_that_compiles_leaves_before_it_has_compiled(asked_by, tmp_path
         subprocess.run(command, check=True)
     assert not psutil.wait_procs(found, timeout=300)[1]
     study.process.wait()
-    assert not [*(tmp_path / "cache").glob("programs/*.so")]
     assert not any(run.read_end() for run in study.folder.runs())
 
 

@@ -1,5 +1,7 @@
 """Pages in a real Chromium, wide and narrow, without a network: nothing fails, is cut, or is illegible."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,9 +10,11 @@ from benchmarks.pictures import clip_of, cut_off
 from chromium import PROGRAM, chromium_page
 from pandas import DataFrame
 
+from sweeplab.analysis.studies import Studies
 from sweeplab.model.shape import SETTLED
 from sweeplab.report.data import ReportData
 from sweeplab.report.writer import write_page
+from sweeplab.study.file.reading import read_text
 
 pytestmark = [
     pytest.mark.browser,
@@ -45,6 +49,18 @@ LEGENDS = """figures.filter((each) => each.querySelector(".legend")).map((each) 
 })"""
 
 
+STUDY = """
+name: planted
+data: {corpus: python-docs, tokenizer: char}
+fixed: {n_head: 4}
+grid: {n_layer: [1, 2, 4], n_embd: [32, 64], activation: [relu, gelu], norm: [layernorm, rmsnorm]}
+search:
+  learning_rate: {min: 1e-4, max: 1e-1, log: true}
+  dropout: {min: 0.0, max: 0.5}
+  weight_decay: {min: 0.0, max: 0.3}
+"""
+
+
 def falling(runs, metric):
     """Return curves that fall from 4.6 to each run's value; metrics other than the loss are 1."""
     columns = ["study", "cell", "trial", "seed", "iteration", "train_tokens", "metric", "value"]
@@ -59,8 +75,8 @@ def falling(runs, metric):
     return DataFrame(rows, columns=columns)
 
 
-def write(page, runs, place, lab=None, shared=None):
-    report = ReportData.of_study(runs, lambda metric: falling(runs, metric), lab=lab)
+def write(page, runs, place, lab=None, shared=None, studied=None):
+    report = ReportData.of_study(runs, lambda metric: falling(runs, metric), studied, lab)
     return write_page(page, report, runs, place, shared=shared)
 
 
@@ -84,8 +100,11 @@ def pages(tmp_path_factory):
         for key, name in enumerate("ab")
     ]
     shared = place / "shared files"
+    studied = Studies(
+        runs, {"planted": read_text(STUDY, Path("planted.yaml"))}, {"planted": {}}
+    )
     return {
-        "scaling": write("scaling", runs, place),
+        "scaling": write("scaling", runs, place, studied=studied),
         "sweep": write("sweep", runs, place, shared=shared),
         "compare": write("compare", pd.concat(two, ignore_index=True), place, shared=shared),
     }
