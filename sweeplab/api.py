@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -419,7 +420,9 @@ def write_report(
     from sweeplab.report.writer import inputs_of, is_current, write_page
 
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
-    joined = "+".join(names)[:LONGEST_KEY]  # no study's own name has a plus
+    joined = "+".join(names)  # no study's own name has a plus
+    if len(joined) > LONGEST_KEY:
+        joined = f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
     shared = None if single_file else folder or lab / "reports"
     folder = folder or (one.report if one else lab / "reports" / joined)
     inputs = inputs_of([StudyFolder(lab, name) for name in names], page, dashboard, single_file)

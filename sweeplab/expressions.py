@@ -135,8 +135,11 @@ def _names(text: str) -> frozenset[str]:
     """Return the names in an expression; cached, because every cell creates its expressions anew."""
     nodes = list(ast.walk(_parse(text)))
     called = {node.func for node in nodes if isinstance(node, ast.Call)}
+    compared = set[ast.AST]()
     for node in nodes:
-        if not _is_arithmetic(node):
+        if isinstance(node, ast.Compare):
+            compared |= {node.left, *node.comparators}
+        if not _is_arithmetic(node, node in compared):
             source = type(node).__name__
             with suppress(RecursionError):
                 source = ast.unparse(node)
@@ -146,10 +149,12 @@ def _names(text: str) -> frozenset[str]:
     )
 
 
-def _is_arithmetic(node: ast.AST) -> bool:
+def _is_arithmetic(node: ast.AST, is_compared: bool) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
     if isinstance(node, ast.Constant):
         # Strings and null cannot be computed with, but values can be compared with them.
-        return isinstance(node.value, bool | int | float | str | None)
+        if node.value is None or isinstance(node.value, str):
+            return is_compared
+        return isinstance(node.value, bool | int | float)
     return isinstance(node, _NODES)

@@ -246,7 +246,9 @@ def _whole() -> Callable[..., None]:
 
 
 def _ended() -> int | None:
-    if not Path().stat().st_nlink:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
         print(
             "error: the folder in which this command was started no longer exists",
             file=sys.stderr,

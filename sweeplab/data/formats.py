@@ -339,12 +339,12 @@ def _plain_names(schema: Any) -> list[str]:
 
 
 FORMATS = (
-    Format("jsonl", (".jsonl",), _of_lines),
+    Format("jsonl", (".jsonl", ".ndjson"), _of_lines),
     Format("json", (".json",), _of_json),
     Format("csv", (".csv",), _of_csv),
     Format("tsv", (".tsv",), _of_tsv),
     Format("parquet", (".parquet",), _of_parquet),
-    Format("arrow", (".arrow",), _of_arrow),
+    Format("arrow", (".arrow", ".feather"), _of_arrow),
 )
 
 

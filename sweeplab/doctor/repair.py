@@ -122,7 +122,8 @@ class _Repair:
             # As a worker does that claims such a trial.
             from sweeplab.sweep.loop import Loop  # torch with it
 
-            Loop(self.store, self._dataset(), self.folder).tell_ends()
+            keys = {key for key, _ in unreported}
+            Loop(self.store, self._dataset(), self.folder).tell_ends(keys)
 
     def _record(self, finding: RunFault) -> bool:
         """Record a repair; return whether to carry it out."""

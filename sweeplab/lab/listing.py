@@ -161,7 +161,8 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
     what = f"no study {name!r} in {folder.lab}"
     if is_file(file_of(name)):
         raise BadInput(f"{what} yet; {folder.command('run')} runs it")
-    raise BadInput(Problem(what, some_of(names), nearest(name, names)))
+    known = some_of(names) or "--lab or SWEEPLAB_LAB with another lab"
+    raise BadInput(Problem(what, known, nearest(name, names)))
 
 
 def latest_study(lab: Path | None) -> StudyFolder:

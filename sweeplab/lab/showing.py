@@ -104,7 +104,6 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         "trials_per_cell": read_budget(folder)["trials_per_cell"],
         "cells": cells,
         "notes": read_notes(folder),
-        # By cell, how many trials came from each source; no other number counts them.
         "reaches": plan.get("reaches", []),
         "removed": sorted(removed),
         "workers": folder.workers,

@@ -179,7 +179,7 @@ def remove_study(folder: StudyFolder) -> Done:
         folder.path.rename(trash)
         sync_folder(trash.parent)
     undo = [
-        shlex.join(["mv", str(trash), str(folder.path)]),
+        shlex.join(["mv", "-T", str(trash), str(folder.path)]),
         folder.command("doctor", "--repair"),
     ]
     return Done(f"{folder.name} was removed: its folder is now {trash}", undo)

@@ -98,6 +98,10 @@ def _minimum(points: Points, rows: Index, searched: Searched, c: int) -> Plain:
     """A budget with its minimum, None where that is not seen, and its curve over the rows that count."""
     surface, best = searched.surface, searched.cell(c)
     counts = surface.used & (surface.runs.cell == c)
+    # Where no row is near enough to the budget's best, its curve is of all rows, and no minimum is seen.
+    is_seen = counts.any() and not best["edge"]
+    if not counts.any():
+        counts = surface.runs.cell == c
     x, middle, bend = (
         surface.runs.x[counts, 0],
         math.log(best["value"]),
@@ -112,7 +116,7 @@ def _minimum(points: Points, rows: Index, searched: Searched, c: int) -> Plain:
         "n_opt_high": best["high"],
         "loss": math.exp(level),
     }
-    if best["edge"]:
+    if not is_seen:
         ends = dict.fromkeys(ends)
     return {
         "flops": float(np.exp(surface.runs.logs[c, 0])),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -92,11 +92,14 @@ class Loop:
             finally:
                 self._requeue()
 
-    def tell_ends(self) -> None:
-        """Report to the storage the ends that trials without a worker have in their folders."""
+    def tell_ends(self, keys: Container[str]) -> None:
+        """Report to the storage the ends that trials of some cells, without a worker, have in their folders."""
         with renewing(self.store.renew):
             try:
-                for claim in self.store.claim_many(math.inf, asks=False):
+                claims = self.store.claim_many(
+                    math.inf, lambda cell: cell.key in keys, asks=False
+                )
+                for claim in claims:
                     self._take_up(claim)
             finally:
                 self._requeue()

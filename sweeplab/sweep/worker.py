@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from sweeplab.errors import StorageUnavailable
+from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.files import make_folder, opened
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import Event, StudyNotice, write_notice
@@ -130,7 +130,9 @@ def write_use(folder: StudyFolder, ended: threading.Event) -> None:
             used["gpu_memory_usage_megabytes"] = torch.cuda.memory_reserved() / 1e6
             with suppress(Exception):  # whatever the driver's library may raise
                 used["gpu_utilization_percentage"] = torch.cuda.utilization()
-        with suppress(OSError):  # such as a full disk
+        with suppress(
+            OSError, BadInput
+        ):  # such as a full disk, or a link in the folder's place
             make_folder(place)
             with opened(place / f"worker-{os.environ.get(NUMBER, 0)}.jsonl", "ab") as file:
                 file.write(f"{json.dumps(used)}\n".encode())

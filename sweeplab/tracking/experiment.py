@@ -89,9 +89,15 @@ class Experiment:
 
     def find_or_create(self) -> str:
         """Return the experiment's id; create the experiment if it is missing."""
+        from mlflow.exceptions import MlflowException
+
         if not self.find():
             location = artifact_location(self.lab, self.uri)
-            self._id = self.client.create_experiment(self.study, location, dict([KIND]))
+            try:
+                self._id = self.client.create_experiment(self.study, location, dict([KIND]))
+            except MlflowException:
+                if not self.find():  # else another machine was faster
+                    raise
         return self._id
 
     def run(self, key: str) -> Run | None:

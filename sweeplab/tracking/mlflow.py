@@ -79,6 +79,7 @@ class MLflowTracker(Experiment, Mirror):
         self._shipping: dict[Path, _Shipping] = {}
         self._quiet_until = 0.0
         self._use: dict[Path, GrowingFile] = {}  # by workers
+        self._use_points: list[list[Measure]] = []  # not sent yet
 
     # ---------------------------------------------------------------- the study
 
@@ -218,10 +219,13 @@ class MLflowTracker(Experiment, Mirror):
         if time.monotonic() < self._quiet_until:
             return
         assert self._parent
-        began, points = self._parent.info.start_time, list[list[Measure]]()
+        began, points = self._parent.info.start_time, self._use_points
         for path in sorted(self._folder.path.glob(f"{USE}/*.jsonl")):
             for line in self._use.setdefault(path, GrowingFile(path)).new_lines().splitlines():
-                used = json.loads(line)
+                try:
+                    used = json.loads(line)
+                except ValueError:  # a kill may have cut the line off
+                    continue
                 at = round(1000 * used.pop("time"))
                 prefix, step = f"{USE}/{path.stem}", (at - began) // 1000
                 points.append(
@@ -229,6 +233,7 @@ class MLflowTracker(Experiment, Mirror):
                 )
         with self._reaching():
             self.log(self._parent.info.run_id, points)
+            points.clear()
 
     def end_pause(self) -> None:
         """Allow calls again at once after a slow failure."""

@@ -171,7 +171,7 @@ def _in_best_window(
 
 
 class _Regression:
-    """The regression in one window. Its columns: a level and J moves v of each cell, then B, k and moves of the law."""
+    """The regression in one window. Its columns: a level and J moves v of each cell, then B, k, G and moves."""
 
     def __init__(self, runs: SearchedRuns, names: tuple[str, ...], window: float) -> None:
         self.runs, self.names, self.window = runs, names, window

@@ -43,13 +43,15 @@ _INSIDE, _OUTSIDE = 25, 12  # points of a line within the points and beyond
 _ISOFLOP = {
     "IsoFLOP": "Hoffmann et al. 2022, Training compute-optimal large language models, approach 2: the loss at each "
     "compute budget falls and rises again in log N.",
-    "Departures": "One regression over the rows of all budgets, which share curvature and skew; drawn are its "
+    "Departures": "One regression over the rows of all budgets, which share skew and a curvature that may "
+    "grow with the size; drawn are its "
     "parabolas, over the rows that it takes. A minimum counts only where it lies between the sizes of its budget.",
 }
 _STEPS = 30  # points of a line
 _BEST_VALUES = {
     "Optimum": "From all cells at once: the log loss is a quadratic with a skew about each cell's optimum, and "
-    "all cells share curvature and skew. Optima at an end of the values tried are drawn as triangles.",
+    "all cells share skew and a curvature that may grow with the size. Optima at an end of the values tried are drawn "
+    "as triangles.",
     "Law": f"A power law in the sizes, other sizes at their means; the band is the {LEVEL:.0%} interval of a new cell.",
 }
 

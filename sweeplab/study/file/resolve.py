@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sweeplab import plugins
-from sweeplab.errors import BadInput, nearest
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import is_address
 from sweeplab.plugins import Code, import_allowed
 from sweeplab.study.file.entries import lay_all_over, move_shares
@@ -89,7 +89,16 @@ class Preset:
 
 @cache
 def preset(name: str) -> Preset:
-    """Return a preset."""
+    """Return a preset.
+
+    Raises:
+        BadInput: there is no preset of this name; suggests the nearest.
+    """
+    if name not in preset_names():
+        known = " | ".join(preset_names())
+        raise BadInput(
+            Problem(f"unknown preset {name!r}", known, nearest(name, preset_names()))
+        )
     text = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
     head = text.partition("fixed:")[0].splitlines()
     document = parse(text, Problems())

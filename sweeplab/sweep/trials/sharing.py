@@ -188,7 +188,7 @@ class Owner:
     def read(cls, text: str) -> Owner:
         """Parse an owner from a lease."""
         host, pid, *rest = text.split("|")
-        return cls(host, int(pid), *rest)
+        return cls(host, int(pid), *rest[-3:])  # versions of before wrote when it began, too
 
     @classmethod
     def of_this_process(cls) -> Owner:
