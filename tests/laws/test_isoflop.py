@@ -72,6 +72,12 @@ def test_a_budget_whose_minimum_lies_at_an_end_has_none():
     assert not others[0]["edge"] and found.numbers["N_opt exponent"]["value"]
 
 
+def test_a_budget_far_from_its_best_sizes_has_no_minimum():
+    points = drifting("steep", (4, 7, 10, 0.0, 0.0), 0.003, rng())
+    params = points.columns["params"] * np.repeat([1.0, np.exp(4)], [21, 7])
+    assert isoflop(points.with_column("params", params)).budgets[3]["n_opt"] is None
+
+
 def test_noise_hides_a_bend():
     points = plant_isoflop("steep", 0.0, rng(), decades=0.3)
     loss = points.columns["loss"].mean() * np.exp(rng(4).normal(0, 0.02, points.n))

@@ -194,7 +194,6 @@ def test_the_machine_is_divided(workers, n_stacks, n_cpus, n_gpus, expected):
     ("engine", "expected"),
     [
         (Engine(type="slurm", workers=3, threads=2), [WorkerResources(2)] * 3),
-        (Engine(type="ray", workers=3), [WorkerResources(1)] * 3),
         (Engine(type="ray"), [WorkerResources(1)] * 2),
     ],
 )

@@ -49,8 +49,7 @@ class TestOptunasContract(StorageTestCase):
 
     def test_a_waiting_trial_is_started_once(self, storage):
         study_id = storage.create_new_study([StudyDirection.MINIMIZE])
-        waiting = create_trial(state=TrialState.WAITING)
-        trial_id = storage.create_new_trial(study_id, waiting)
+        trial_id = storage.create_new_trial(study_id, create_trial(state=TrialState.WAITING))
         assert storage.set_trial_state_values(trial_id, TrialState.RUNNING)
         assert not storage.set_trial_state_values(trial_id, TrialState.RUNNING)
 
