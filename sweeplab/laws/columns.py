@@ -294,9 +294,8 @@ def as_number(text: str) -> float:
 
 def _unit(name: str, role: str) -> tuple[str, float]:
     """A column's name without its unit, and the unit: 1 if the name has none."""
-    if (
-        role not in COUNTS or len(name) > _LONGEST_SHOWN
-    ):  # the pattern looks at every pair of places in a name
+    # The pattern looks at every pair of places in a name.
+    if role not in COUNTS or len(name) > _LONGEST_SHOWN:
         return name, 1.0
     match = _LAST.fullmatch(name)
     if not match:

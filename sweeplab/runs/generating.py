@@ -111,9 +111,8 @@ class Writer:
             scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
         else:
             written = list[int]()
-            if (
-                len(self.prompt.markers) > 1
-            ):  # the tokens of the first hole come after the marker that starts it
+            # The tokens of the first hole come after the marker that starts it.
+            if len(self.prompt.markers) > 1:
                 written.append(self.prompt.markers[0])
             scores = self._next()(torch.tensor([written], dtype=torch.long))
         best = scores.double().exp().topk(min(most, scores.shape[-1]))

@@ -130,9 +130,8 @@ def write_use(folder: StudyFolder, ended: threading.Event) -> None:
             used["gpu_memory_usage_megabytes"] = torch.cuda.memory_reserved() / 1e6
             with suppress(Exception):  # whatever the driver's library may raise
                 used["gpu_utilization_percentage"] = torch.cuda.utilization()
-        with suppress(
-            OSError, BadInput
-        ):  # such as a full disk, or a link in the folder's place
+        # Such as a full disk, or a link in the folder's place.
+        with suppress(OSError, BadInput):
             make_folder(place)
             with opened(place / f"worker-{os.environ.get(NUMBER, 0)}.jsonl", "ab") as file:
                 file.write(f"{json.dumps(used)}\n".encode())

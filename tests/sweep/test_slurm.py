@@ -105,7 +105,8 @@ def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path
     ran = strangers.plant_modules(tmp_path)
     (tmp_path / "sweeplab.py").unlink()  # which `python -m` asks for
     said = run("study", "run", "jobs.yaml")
-    assert "running on n1" in said and "jobs: running\n" in said
+    assert "workers: 2 queued" in said and "running on n1" in said
+    assert "jobs: queued\n" in said and "jobs: running\n" in said
     checks = {each["name"]: each for each in json.loads(run("doctor", "jobs", "--json"))}
     assert "answers; nodes: " in checks["slurm"]["found"]
     run("study", "run", "jobs.yaml", "--engine", "local", lab=tmp_path / "other")
@@ -127,15 +128,7 @@ def test_a_detached_study_needs_a_storage_for_several_machines(
             words = ["study", "run", "jobs.yaml", *more]
             refused = run(*words, lab=lab, code=2)
             cure = shlex.split(refused.partition("at most: ")[2].partition(", on a machine")[0])
-            assert cure == [
-                "sweeplab",
-                "storage",
-                "start",
-                "--lab",
-                str(lab),
-                "--host",
-                "0.0.0.0",
-            ]
+            assert cure == shlex.split(f"sweeplab storage start --lab {lab} --host 0.0.0.0")
             run(*cure[1:3], *cure[5:], lab=lab)
             run(*words, "--detach", lab=lab)
             wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)

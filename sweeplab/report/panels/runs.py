@@ -188,7 +188,7 @@ def _baselines(report: ReportData) -> tuple[float, ...]:
 def _positive(data: DataFrame, log: Sequence[str], y: str) -> DataFrame:
     """Keep the rows that logarithmic axes can show."""
     for axis in log:
-        column = {"x": "x", "y": y}[axis]
+        column = y if axis == "y" else axis
         data = data[data[column] > 0]
     return data
 
@@ -404,7 +404,7 @@ class HeatMapPanel(Panel, name="heat_map", heading="Best loss of each cell"):
         ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
         check_one_task(ended)
         if len(runs) and not (x and y):
-            only = [*grid, "none"][0]
+            only = grid[0] if grid else "none"
             raise BadInput(
                 f"a heat map needs two sizes that vary in the grid; varying here: {only}"
             )

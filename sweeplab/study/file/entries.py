@@ -48,9 +48,8 @@ def share_of(row: Hyperparameter, written: Any) -> dict[str, str] | None:
     if row.name == "min_lr":
         return {"expr": f"learning_rate * {percent:g} / 100"}
     expression = f"max_iters * {percent:g} // 100"
-    if row.name.endswith(
-        "_interval"
-    ):  # rounded up: 25% of 469 steps would come a fifth time, just before the end
+    # Rounded up: 25% of 469 steps would come a fifth time, just before the end.
+    if row.name.endswith("_interval"):
         expression = f"ceil(max_iters * {percent:g} / 100)"
     return {
         "expr": f"max({row.low:g}, {expression})"

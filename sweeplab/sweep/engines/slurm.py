@@ -254,9 +254,8 @@ class SlurmEngine(WorkerEngine):
             }
         queued = [name for name, state in states.items() if state in QUEUED]
         running = [name for name, state in states.items() if state == "RUNNING"]
-        with suppress(
-            SlurmFailure
-        ):  # such as for jobs that began or ended meanwhile: they are told the next time
+        # Such as for jobs that began or ended meanwhile: they are told the next time.
+        with suppress(SlurmFailure):
             if queued:
                 ask("scancel", "--state=PENDING", *queued)
             if running:
