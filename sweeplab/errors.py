@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,30 +13,6 @@ from sweeplab.hyperparameters import canonical
 # What a refusal says at most, whatever it refuses.
 MOST_PROBLEMS, MOST_BYTES = 20, 3_800
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
-# Other names of values, keys and commands, by their names here: errors name the right one. The other names of
-# hyperparameters are in ALIASES: these are read.
-SYNONYMS = {
-    "search": "parameters params space search_space param_space hyperparameters config",
-    "fixed": "value constant constants", "sampler": "method algorithm search_alg searcher",
-    "pruner": "early_terminate early_termination", "seeds": "seed random_seed n_seeds num_seeds",
-    "constraints": "conditions", "first_trial": "initial_params points_to_evaluate", "data": "dataset",
-    "engine": "backend executor launcher", "metric": "name monitor", "goal": "direction directions mode",
-    "minimize": "min minimise lower", "trials_per_cell": "n_trials trials num_trials max_trials run_cap",
-    "time": "timeout max_time", "workers": "n_jobs num_workers jobs", "min": "low lower start lower_bound",
-    "max": "high upper stop upper_bound", "log": "log_scale log_uniform loguniform distribution", "step": "q",
-    "choices": "values categories options", "expr": "expression formula",
-    "betas": "beta1 beta2 b1 b2 adam_beta1 adam_beta2", "tpe": "bayes bayesian bayesian_optimization hyperopt",
-    "gp": "bayes bayesian bayesian_optimization gaussian_process botorch", "cmaes": "cma", "qmc": "sobol halton",
-    "asha": "sha successive_halving", "adamw": "adam adam_w", "rmsnorm": "rms", "layernorm": "ln layer_norm",
-    "rotary": "rope", "float32": "fp32 single", "bfloat16": "bf16", "float16": "fp16 half", "cuda": "gpu",
-    "bpe": "byte_pair tiktoken", "wordpiece": "word_piece bert", "unigram": "sentencepiece spm",
-    "char": "character characters", "run": "train start launch tune optimize search clone copy cp duplicate",
-    "list": "ls studies", "show": "status info describe state", "best": "winner top results result",
-    "rm": "delete remove del", "init": "new create", "plan": "preview validate check", "stop": "kill cancel abort",
-    "logs": "log tail events", "ui": "mlflow browse", "dashboard": "live monitor", "resume": "continue retry",
-    "extend": "more", "enqueue": "add queue", "rename": "mv move", "generate": "sample complete",
-    "evaluate": "eval test", "predict": "classify score label perplexity",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -126,35 +101,20 @@ def conflict(first: str, second: str, allowed: str = "one of them") -> Problem:
     return Problem(f"{first} and {second} exclude each other", allowed)
 
 
-def synonym(name: str, known: Iterable[str]) -> str:
-    """Return the known name that `name` means, as it is or in other words, or an empty string.
-
-    A known name may be a place, such as `objective.goal`, which its last part finds as well.
-    """
-    word = re.sub(r"[\s-]+", "_", name.strip().lower())
-    meant = [
-        word,
-        canonical(name),
-        *(here for here, words in SYNONYMS.items() if word in words.split()),
-    ]
-    for here in meant:
-        for place in sorted(known):
-            if here in (place, place.rpartition(".")[2]):
-                return place
-    return ""
-
-
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """Return the known name that `name` probably means, also by synonyms, or an empty string, as for a number."""
+    """Return the known name that `name` probably means, or an empty string, as for a number.
+
+    A known name may be a place, such as `fixed.learning_rate`, which its last part finds as well.
+    """
     from rapidfuzz import fuzz, process
 
     if not isinstance(name, str):
         return ""
-    choices: Sequence[str] = sorted(known)
+    choices, meant = sorted(known), canonical(name)
+    for place in choices:
+        if meant in (place, place.rpartition(".")[2]):
+            return place
     match = process.extractOne(
         name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60
     )
-    meant = synonym(name, choices)
-    if match and not meant:
-        meant = match[0]
-    return meant
+    return match[0] if match else ""

@@ -33,7 +33,6 @@ from sweeplab.errors import (
     Problem,
     TrackingUnavailable,
     nearest,
-    synonym,
 )
 from sweeplab.files import labs_in_use
 from sweeplab.version import VERSION
@@ -141,7 +140,7 @@ class CommandGroup(TyperGroup):
         known = {
             path.rpartition(" ")[2]: f"sweeplab {path}" for path in reversed(COMMANDS)
         } | here
-        meant = synonym(word, here) or nearest(word, known)
+        meant = nearest(word, known)
         raise BadInput(
             Problem(f"{ctx.command_path} has no command {word!r}", nearest=known.get(meant, ""))
         )

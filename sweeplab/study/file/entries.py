@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sweeplab.errors import BadInput, Problem, conflict, nearest, synonym
+from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.expressions import Expression, in_table_names
 from sweeplab.formatting import without_passwords
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
@@ -67,6 +67,8 @@ NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
 
 NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
 _SWITCHED_OFF = {"none", "null", "off", "disabled"}
+# Choices as tables write them.
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "rope": "rotary"}
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 # What a number is times where such a suffix follows it; "10%" is 0.1.
 _FACTORS = {
@@ -134,7 +136,7 @@ def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
         yield None
     if row.kind == "str":
         unquoted = text.strip("\"'“”‘’")
-        yield from (unquoted, unquoted.lower(), synonym(unquoted, row.choices))
+        yield from (unquoted, unquoted.lower(), _SHORT.get(word, text))
     elif row.kind == "bool":
         yield _TRUTHS.get(word, text)
     elif row.kind == "floats":
