@@ -219,14 +219,14 @@ def write_whole(
         temporary.replace(target)
 
 
-def write_new(target: Path, content: bytes) -> bool:
+def write_new(target: Path, content: bytes, mode: int = 0o666) -> bool:
     """Write a complete file unless it exists; return whether this call, and no concurrent one, wrote it.
 
     Raises:
         OSError: there is no room, or the folder cannot be written; nothing is left behind.
     """
     _check_inside(target.parent)
-    with _temporary(target, content, 0o666) as temporary:
+    with _temporary(target, content, mode) as temporary:
         is_new = True
         try:
             os.link(temporary, target)

@@ -21,54 +21,20 @@ from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import PRIVATE, make_folder, read_bytes, unsafe, write_new
-from sweeplab.formatting import listed, without_password
+from sweeplab.formatting import without_password
 
 
 class Kind(NamedTuple):
-    """A kind of address: the place that names it, and the environment variable by which the user does.
-
-    `scheme` is for addresses that are written without one.
-    """
+    """A kind of address: the place that names it, and the environment variable by which the user does."""
 
     place: str
     variable: str
-    scheme: str = ""
-
-    def credentials(self, address: str) -> list[str]:
-        """Return the variables and files whose credentials would be sent to any address of this scheme."""
-        scheme = self.scheme or re.split("[+:]", address, maxsplit=1)[0]
-        names = [name for name in CREDENTIALS.get(scheme, ()) if os.environ.get(name)]
-        for (variable, default), pattern in _FILES.get(scheme, ()):
-            file = Path(os.environ.get(variable) or default).expanduser()
-            with suppress(OSError, UnicodeDecodeError):
-                if re.search(pattern, read_bytes(file).decode()):
-                    names.append(str(file))
-        return names
 
 
 TRACKING = Kind("track.uri", "MLFLOW_TRACKING_URI")
 STORAGE = Kind("storage.url", "SWEEPLAB_STORAGE")
-RAY = Kind("engine.address", "RAY_ADDRESS", "ray")
-WANDB = Kind("wandb_project", "WANDB_BASE_URL", "wandb")
-# Credentials in the environment that are sent to any address, by its scheme; and files of credentials, of which only
-# what matches the pattern is. All others, such as a machine's line in ~/.netrc, are for one host only.
-_OF_SERVERS = ("TOKEN", "USERNAME", "PASSWORD", "AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH")
-CREDENTIALS = {
-    **dict.fromkeys(
-        ("http", "https"), tuple(f"MLFLOW_TRACKING_{name}" for name in _OF_SERVERS)
-    ),
-    "postgresql": ("PGPASSWORD", "PGSERVICE"),
-    "mysql": ("MYSQL_PWD",),
-    "ray": ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"),
-    "wandb": ("WANDB_API_KEY",),
-}
-_NETRC = (("NETRC", "~/.netrc"), r"(?m)(^|\s)default\s")
-_FILES = {
-    **dict.fromkeys(("http", "https"), ((("", "~/.mlflow/credentials"), ""), _NETRC)),
-    "wandb": (_NETRC,),
-    "postgresql": ((("PGPASSFILE", "~/.pgpass"), r"(?m)^\*:"),),
-    "ray": ((("", "~/.ray/auth_token"), ""),),
-}
+RAY = Kind("engine.address", "RAY_ADDRESS")
+WANDB = Kind("wandb_project", "WANDB_BASE_URL")
 # A parameter of libpq that chooses a schema; each study has its own.
 _OPTIONS = re.compile(r"(?<=[?&])options=[^&]*&?")
 # In the keys of a trial's system attributes: what Optuna unpickles, and the signature of one.
@@ -122,36 +88,22 @@ def mirror_address() -> str:
 def check_address(kind: Kind, address: str) -> None:
     """Make sure that the user has named an address, before anything is sent there.
 
-    An earlier yes counts for the credentials that were there to be sent at that time.
-
     Raises:
-        BadInput: only a file names it; says which credentials would be sent there, and how to name it.
+        BadInput: only a file names it; says how to name it.
     """
-    sent, place = kind.credentials(address), place_of(address)
+    place = place_of(address)
     if _is_ambiguous(address) and address != os.environ.get(kind.variable):
         what = f"{kind.place} is an address that can be read as two: it was not contacted"
         raise BadInput(Problem(what, "%2F for /, %23 for #, %3F for ?, %40 for @"))
-    if is_given(kind, address) or (
-        is_allowed(place) and all(is_allowed(place, name) for name in sent)
-    ):
+    if is_given(kind, address) or is_allowed(place):
         return
     what = f"{kind.place} names {place}, which you have not: it was not contacted"
-    if sent:
-        what += f"; {listed(sent)} would be sent there"
     options = {
         STORAGE: "",
         WANDB: f", or -o {kind.place}=PROJECT for a run, or WANDB_MODE=offline",
     }
     option = options.get(kind, f", or -o {kind.place}={place} for a run")
     raise BadInput(Problem(what, f"{kind.variable}={place}{option}"))
-
-
-def allow_address(kind: Kind, address: str) -> None:
-    """Remember an address that the user has named, with the credentials that are sent there now."""
-    place = place_of(address)
-    allow(place)
-    for name in kind.credentials(address):
-        allow(place, name)
 
 
 def _is_ambiguous(address: str) -> bool:
@@ -217,12 +169,10 @@ def _key() -> bytes:
     file = folder / "key"
     with suppress(OSError):
         make_folder(folder, PRIVATE)
-        with suppress(FileExistsError):
-            created = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            os.write(created, new)
-            os.close(created)
+        write_new(file, new, 0o600)
         known = read_bytes(file)
-        return known if len(known) == len(new) else new  # another process may be writing it
+        if len(known) == len(new):  # else it is damaged
+            return known
     return new
 
 

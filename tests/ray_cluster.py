@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import psutil
 
-from sweeplab.permissions import RAY, allow_address
+from sweeplab.permissions import allow, place_of
 
 IS_INSTALLED = find_spec("ray") is not None
 PROGRAM = (sys.executable, "-m", "ray.scripts.scripts")
@@ -71,7 +71,7 @@ def alone(*words, hidden=None, **environment):
         try:
             found = (re.search("--address='(.*)'", line) for line in head.stdout)
             address = next(each[1] for each in found if each)
-            allow_address(RAY, address)
+            allow(place_of(address))
             yield address
         finally:
             for process in [*head.children(recursive=True), head]:
@@ -92,7 +92,7 @@ def started(n_nodes):
         for _ in range(n_nodes):
             cluster.add_node(**SMALL)
         cluster.wait_for_nodes()
-        allow_address(RAY, cluster.address)
+        allow(place_of(cluster.address))
         yield cluster
     finally:
         cluster.shutdown()

@@ -124,14 +124,6 @@ def test_an_address_that_reads_as_two_is_contacted_by_the_environment_only(
     check_address(TRACKING, address)
 
 
-def test_credentials_are_read_where_a_variable_says(tmp_path, monkeypatch):
-    file = tmp_path / "own"
-    file.write_text("*:*:*:me:word\n")
-    assert TRACKING.credentials("postgresql://host/db") == []
-    monkeypatch.setenv("PGPASSFILE", str(file))
-    assert TRACKING.credentials("postgresql://host/db") == [str(file)]
-
-
 def test_weights_and_biases_is_reached_as_its_own_settings_say(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="wandb, of the extra wandb, is not installed")
     assert mirror_address() == "https://api.wandb.ai"

@@ -18,7 +18,7 @@ from sweeplab.files import read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
 from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
 from sweeplab.lab.tables import counts
-from sweeplab.permissions import STORAGE, allow_address
+from sweeplab.permissions import STORAGE, allow, place_of
 from sweeplab.processes import switched_off
 from sweeplab.records.folders import (
     OWN_SERVER,
@@ -209,7 +209,7 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> None:
     if asked:
         url, what = _asked_url(asked), f"{VARIABLE}: {without_password(asked)}"
         storage = schema_url(url, schema)
-        allow_address(STORAGE, asked)
+        allow(place_of(asked))
     elif server.exists:
         url, what = service_url(server.service), "the lab's storage"
         storage = f"{OWN_SERVER}{schema}"

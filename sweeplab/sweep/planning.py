@@ -199,7 +199,7 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
     allow_files(spec, lab)
     for _, kind, address in spec.addresses:
         if database_file(address) or permissions.is_given(kind, address):
-            permissions.allow_address(kind, address)
+            permissions.allow(permissions.place_of(address))
 
 
 def allow_files(spec: StudySpec, lab: Path) -> None:

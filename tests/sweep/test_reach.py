@@ -21,7 +21,6 @@ from sweeplab.files import database_url, read_own
 from sweeplab.lab.events import StudyNotice
 from sweeplab.lab.showing import show_study
 from sweeplab.lab.storage import VARIABLE, choose_storage
-from sweeplab.permissions import CREDENTIALS, TRACKING, check_address
 from sweeplab.records.folders import StudyFolder, read_service
 from sweeplab.runs.models import models_of
 from sweeplab.sweep.planning import check_reach
@@ -63,11 +62,7 @@ class Places:
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    for name in (
-        *{each for names in CREDENTIALS.values() for each in names},
-        "MLFLOW_TRACKING_URI",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr(permissions, "_named", set())
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -129,53 +124,6 @@ def test_the_word_is_given_once(places):
     places.study("text.txt")
     plan = load_study(places.file, lab=places.lab, name="third").plan()
     assert [each for each in plan.warnings if f"data.path names {other}" in each]
-
-
-# ------------------------------------------------------------------ credentials
-
-
-@pytest.mark.parametrize(
-    ("scheme", "name"),
-    [(scheme, name) for scheme, names in CREDENTIALS.items() for name in names],
-)
-def test_whatever_is_sent_to_any_address_is_a_credential(scheme, name, places, monkeypatch):
-    kind, address = (permissions.RAY if scheme == "ray" else TRACKING), f"{scheme}://host/place"
-    permissions.allow_address(kind, address)
-    check_address(kind, address)
-    # What was allowed without a credential is not sent it.
-    monkeypatch.setenv(name, "hidden")
-    with pytest.raises(
-        BadInput, match=f"names {address}, which you have not.*; {name} would be sent"
-    ) as error:
-        check_address(kind, address)
-    assert "hidden" not in str(error.value)
-    monkeypatch.setenv(kind.variable, address)
-    check_address(kind, address)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "address"),
-    [
-        (".mlflow/credentials", "[mlflow]\nmlflow_tracking_username = me\n", "https://host"),
-        (".netrc", "machine own\nlogin me\ndefault login me password word\n", "https://host"),
-        (".pgpass", "own:*:*:me:word\n*:*:*:me:word\n", "postgresql://host/db"),
-        (".ray/auth_token", "word", "host:6379"),
-    ],
-)
-def test_a_file_of_credentials_for_any_host_counts(name, text, address, tmp_path, places):
-    kind = permissions.RAY if address[0] == "h" and "//" not in address else TRACKING
-    file = tmp_path / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(
-        "\n".join(line for line in text.splitlines() if line[0] not in "*d")
-        if "own" in text
-        else ""
-    )
-    assert kind.credentials(address) == ([] if "own" in text else [str(file)])
-    file.write_text(text)
-    with pytest.raises(BadInput, match=f"{file} would be sent there"):
-        check_address(kind, address)
-    assert TRACKING.credentials("mysql://host/db") == []
 
 
 def test_what_is_learned_from_a_file_goes_only_where_it_was_allowed_to_go(places):
@@ -439,7 +387,7 @@ def test_a_token_goes_where_the_user_says_and_nowhere_else(places, server, monke
     (places.own / "text.txt").write_text(TEXT)
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hidden")
     track = f"track: {{uri: '{server.url}'}}\n"
-    said = f"track.uri names {server.url}, which you have not: it was not contacted; MLFLOW_TRACKING_TOKEN would be"
+    said = f"track.uri names {server.url}, which you have not: it was not contacted"
     allowed = (
         f"allowed: MLFLOW_TRACKING_URI={server.url}, or -o track.uri={server.url} for a run"
     )
