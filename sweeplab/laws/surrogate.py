@@ -120,17 +120,22 @@ class Surrogate:
         """Return each row's error if it is predicted from all others, in standard deviations [n]."""
         return self._weights / np.sqrt(np.diag(_inverse(self._lower)))
 
+    def _expected(self, x: Floats) -> tuple[Floats, Floats]:
+        """The expected log losses at points [m, d], and what the rows explain of them [n, m], whitened."""
+        across = _covariance(self.columns, self.scales, x, self.x)
+        return across @ self._weights + self.center, _solved(self._lower, across.T)
+
     def predict(self, x: Floats) -> Posterior:
         """Return the expected log losses at points [m, d] and their covariance."""
-        across = _covariance(self.columns, self.scales, x, self.x)
-        explained = _solved(self._lower, across.T)
+        mean, explained = self._expected(x)
         covariance = _covariance(self.columns, self.scales, x, x) - explained.T @ explained
-        return Posterior(across @ self._weights + self.center, covariance)
+        return Posterior(mean, covariance)
 
     def marginal(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the expected log losses at points [m, d] and the standard deviation of each [m]."""
-        posterior = self.predict(x)
-        return posterior.mean, np.sqrt(np.maximum(np.diag(posterior.covariance), _JITTER))
+        mean, explained = self._expected(x)
+        variance = _variances(self.columns, self.scales, x) - (explained**2).sum(axis=0)
+        return mean, np.sqrt(np.maximum(variance, _JITTER))
 
     def expecting(self, x: Floats) -> Surrogate:
         """Return the surrogate if runs at these points ended with their expected losses (the kriging believer)."""
@@ -186,6 +191,13 @@ def _covariance(columns: Columns, scales: Scales, one: Floats, other: Floats) ->
     departure = math.exp(2 * scales.departure) * ((1 + root + root**2 / 3) * np.exp(-root))
     response = math.exp(2 * scales.response) * columns.response(one) @ columns.response(other).T
     return np.asarray(columns.trend(one) @ columns.trend(other).T + response + departure)
+
+
+def _variances(columns: Columns, scales: Scales, x: Floats) -> Floats:
+    """The diagonal of the points' covariance."""
+    response = math.exp(2 * scales.response) * (columns.response(x) ** 2).sum(axis=1)
+    trend = (columns.trend(x) ** 2).sum(axis=1)
+    return np.asarray(trend + response + math.exp(2 * scales.departure))
 
 
 def _fitted_scales(

@@ -287,6 +287,8 @@ class Space:
         The parameters `fixed` are taken as they are.
         """
         stored = self.quasi_random(at) | dict(fixed or {})
+        if not self.conditional:
+            return stored
         sampled = self._choose(lambda name: self.parameters[name].decoded(stored[name]))
         return {name: stored[name] for name in sampled}
 
