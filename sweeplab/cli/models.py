@@ -49,6 +49,10 @@ def generate(
     max_new_tokens: Annotated[
         int | None, option("N", "Generate at most N tokens.  [default: the run's]")
     ] = None,
+    contrast: Annotated[
+        str | None,
+        option("RUN", "Decode contrastively against this smaller run with the same tokenizer."),
+    ] = None,
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
     as_json: options.AsJson = False,
@@ -61,6 +65,7 @@ def generate(
 
     \b
     $ sweeplab generate small --prompt "import " --greedy
+    $ sweeplab generate small --prompt "def " --contrast small/n_layer=1,n_embd=32
     $ sweeplab generate masked --prompt "The [MASK] sat"
     """
     from sweeplab.hyperparameters import Hyperparameters
@@ -72,8 +77,16 @@ def generate(
             raise BadInput(conflict(f"--{name.replace('_', '-')}", "--beams"))
     settings = {**drawn, "max_new_tokens": max_new_tokens}
     chosen(Hyperparameters(), settings)  # refuses values out of range before anything is loaded
-    opened = open_run(run, lab_folder(lab), allow_plugins=allow_plugins)
-    writer = Writer(opened, prompt, *chosen(opened.values, settings, greedy), seed=seed or 0)
+    place = lab_folder(lab)
+    opened = open_run(run, place, allow_plugins=allow_plugins)
+    amateur = open_run(contrast, place) if contrast is not None else None
+    writer = Writer(
+        opened,
+        prompt,
+        *chosen(opened.values, settings, greedy),
+        seed=seed or 0,
+        amateur=amateur,
+    )
     answer: dict[str, Any] = {"run": writer.run.run_id, "prompt": writer.text}
     if beams is not None:
         texts = writer.beams(beams)

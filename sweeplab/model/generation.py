@@ -1,12 +1,13 @@
-"""Generate text with a trained model: sampling, beam search, or filling holes.
+"""Generate text with a trained model: sampling, beam search, contrastive decoding with two models, or filling holes.
 
-Except for filling holes, a `Reader` scores the next token.
+Except for filling holes, a `Reader` of one model or a `Contrast` of two scores the next token.
 
 Legend: B sequences that are continued at once, T tokens generated so far, V vocab_size.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 LENGTH_PENALTY = 0.6
+CONTRAST_ALPHA = 0.1  # as published
 
 
 class Reader:
@@ -78,6 +80,34 @@ def suppressed(vocab_size: int, n_tokens: int, prompt: Prompt) -> Bool[Tensor, "
 
 
 @dataclass(frozen=True)
+class Contrast:
+    """Scores tokens by contrastive decoding (Li et al., 2022, "Contrastive decoding: open-ended text generation …").
+
+    The score is log p_expert - log p_amateur for plausible tokens, and -inf for others. A token is plausible if the
+    expert gives it at least alpha times the probability of its best token. The amateur's temperature is 1, as
+    published for OPT (0.5 for GPT-2).
+    """
+
+    expert: Reader
+    amateur: Reader
+
+    def __call__(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Return the scores of the token after `tokens`."""
+        expert = self.expert(tokens)
+        lowest = expert.max(dim=-1, keepdim=True).values + math.log(CONTRAST_ALPHA)
+        # Suppressed tokens are -inf in both models. They are never plausible, so their difference is not used.
+        return torch.where(expert >= lowest, expert - self.amateur(tokens), -torch.inf)
+
+    def reorder(self, rows: Int[Tensor, "b"]) -> None:
+        """Keep these of the B sequences."""
+        self.expert.reorder(rows)
+        self.amateur.reorder(rows)
+
+
+Next = Reader | Contrast
+
+
+@dataclass(frozen=True)
 class Sampling:
     """How a token is drawn: temperature, then top-k, then top-p (Holtzman et al., "The curious case", 2020).
 
@@ -123,12 +153,12 @@ class TokenSampler:
 
 
 def sample(
-    reader: Reader, sampler: TokenSampler, prompt: Prompt, max_new_tokens: int
+    next_: Next, sampler: TokenSampler, prompt: Prompt, max_new_tokens: int
 ) -> Iterator[int]:
     """Yield tokens as they are drawn, until the prompt's end token, its room or max_new_tokens is reached."""
     tokens: list[int] = []
     while len(tokens) < min(max_new_tokens, prompt.room or max_new_tokens):
-        token = sampler(reader(torch.tensor([tokens], dtype=torch.long))[0])
+        token = sampler(next_(torch.tensor([tokens], dtype=torch.long))[0])
         tokens.append(token)
         yield token
         if token == prompt.end:
@@ -148,9 +178,7 @@ def penalty(length: int) -> float:
     return float(((5 + length) / 6) ** LENGTH_PENALTY)
 
 
-def beam_search(
-    reader: Reader, prompt: Prompt, n_beams: int, max_new_tokens: int
-) -> list[Beam]:
+def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) -> list[Beam]:
     """Return the best `n_beams` texts, best first, by log-probability divided by `penalty`.
 
     A text ends with the prompt's end token or at the largest length. Besides the finished texts, the search continues
@@ -163,9 +191,7 @@ def beam_search(
     end = -1 if prompt.end is None else prompt.end
     for length in range(1, max_length + 1):
         # Of 2 * n_beams candidates at most n_beams can end here, one for each unfinished text.
-        rows, tokens, totals = _best(
-            totals[:, None] + reader(texts).double().cpu(), 2 * n_beams
-        )
+        rows, tokens, totals = _best(totals[:, None] + next_(texts).double().cpu(), 2 * n_beams)
         texts = torch.cat([texts[rows], tokens[:, None]], dim=1)
         is_end = (tokens == end) | (length == max_length)
         done += [
@@ -180,7 +206,7 @@ def beam_search(
         )
         if not len(rows) or is_final:
             break
-        reader.reorder(rows)
+        next_.reorder(rows)
     return done
 
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.objectives import objective_of
 from sweeplab.data.objectives.base import EOS, HOLE, Prompt
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput, Problem, conflict
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.model.accounting import n_params
 
 if TYPE_CHECKING:
     from sweeplab.data.tokenizers import Tokenizer
-    from sweeplab.model.generation import Reader, Sampling
+    from sweeplab.model.generation import Next, Reader, Sampling
     from sweeplab.tracking.models import LoadedRun
 
 BROKEN = "\ufffd"  # how the first bytes of an incomplete character are decoded
@@ -24,40 +26,50 @@ DRAWN_BY = ("temperature", "top_k", "top_p")
 
 @dataclass(frozen=True)
 class Writer:
-    """Generates text with a run: it continues a prompt, fills its holes ([MASK]), or writes its target."""
+    """Generates text with a run: it continues a prompt, fills its holes ([MASK]), or writes its target.
+
+    With an `amateur`, a smaller run with the same tokens, decoding is contrastive: it prefers tokens that the run
+    predicts better.
+
+    Raises:
+        BadInput: the run cannot be contrasted with the amateur; says why.
+    """
 
     run: LoadedRun
     text: str
     sampling: Sampling
     max_new_tokens: int
     seed: int = 0
+    amateur: LoadedRun | None = None
+
+    def __post_init__(self) -> None:
+        amateur = self.amateur
+        if amateur is None:
+            return
+        for run in (self.run, amateur):
+            if fills_holes(run):
+                what = f"--contrast needs decoders, and {run.run_id} is an encoder"
+                raise BadInput(f"{what}, which fills each [MASK] instead")
+        known = self.run.tokenizer.to_json(), self.run.special_tokens
+        if known != (amateur.tokenizer.to_json(), amateur.special_tokens):
+            raise BadInput(f"runs {self.run.run_id} and {amateur.run_id} have different tokens")
+        most, count = n_params(self.run.model.shape), n_params(amateur.model.shape)
+        if count >= most:
+            what = f"--contrast {amateur.run_id} has {several(count, 'parameter')}, and {self.run.run_id} {most:,}"
+            raise BadInput(Problem(what, "a smaller run"))
 
     @cached_property
     def prompt(self) -> Prompt:
-        """Return the prompt as the run reads it.
+        """Return the prompt as the run reads it."""
+        return laid_out(self.run, self.text)
 
-        Raises:
-            BadInput: a character has no token (says at which position), or the run cannot read such a prompt.
-        """
-        run = self.run
-        try:
-            encoded = [run.tokenizer.encode(piece).tolist() for piece in self.text.split(HOLE)]
-        except ValueError as error:
-            raise BadInput(f"in the prompt, {error}") from None
-        special = run.special_tokens
-        prompt = objective_of(run.values).prompt(encoded, special, run.values)
-        end = special.ids.get(EOS, run.tokenizer.end_of_text)
-        if prompt.end is not None or prompt.holes or end is None:
-            return prompt
-        return replace(prompt, end=end, markers=[end])
+    def _next(self) -> Next:
+        from sweeplab.model.generation import Contrast
 
-    def _reader(self) -> Reader:
-        from sweeplab.model.generation import Reader
-
-        model = self.run.model
-        return Reader(
-            model.transformer, model.stacked, self.prompt, self.run.tokenizer.vocab_size
-        )
+        expert = reader(self.run, self.prompt)
+        if self.amateur is None:
+            return expert
+        return Contrast(expert, reader(self.amateur, laid_out(self.amateur, self.text)))
 
     def tokens(self) -> Iterator[int]:
         """Yield the generated tokens, one by one."""
@@ -65,7 +77,7 @@ class Writer:
 
         sampler = TokenSampler(self.sampling, self.seed)
         if not fills_holes(self.run):
-            yield from sample(self._reader(), sampler, self.prompt, self.max_new_tokens)
+            yield from sample(self._next(), sampler, self.prompt, self.max_new_tokens)
             return
         model, prompt = self.run.model, self.prompt
         filled = fill(
@@ -77,13 +89,15 @@ class Writer:
         """Return the texts that a beam search finds, best first, each with its log-probability and its score.
 
         Raises:
-            BadInput: the run is an encoder.
+            BadInput: the run is an encoder, or decoding is contrastive.
         """
         from sweeplab.model.generation import beam_search
 
         if fills_holes(self.run):
             raise BadInput("--beams needs a decoder: an encoder only fills each [MASK]")
-        beams = beam_search(self._reader(), self.prompt, n_beams, self.max_new_tokens)
+        if self.amateur is not None:
+            raise BadInput(conflict("--contrast", "--beams"))
+        beams = beam_search(self._next(), self.prompt, n_beams, self.max_new_tokens)
         return [{**beam._asdict(), "text": "".join(self.words(beam.tokens))} for beam in beams]
 
     def ranked(self, most: int) -> list[list[dict[str, Any]]]:
@@ -100,7 +114,7 @@ class Writer:
             # The tokens of the first hole come after the marker that starts it.
             if len(self.prompt.markers) > 1:
                 written.append(self.prompt.markers[0])
-            scores = self._reader()(torch.tensor([written], dtype=torch.long))
+            scores = self._next()(torch.tensor([written], dtype=torch.long))
         best = scores.double().exp().topk(min(most, scores.shape[-1]))
         ranked = []
         for ids, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True):
@@ -191,6 +205,32 @@ def named(run: LoadedRun, token: int) -> str:
     if name := run.special_tokens.name_of(token):
         return f"<{name}>"
     return run.tokenizer.decode([token])
+
+
+def laid_out(run: LoadedRun, text: str) -> Prompt:
+    """Return a prompt as a run reads it.
+
+    Raises:
+        BadInput: a character has no token (says at which position), or the run cannot read such a prompt.
+    """
+    try:
+        encoded = [run.tokenizer.encode(piece).tolist() for piece in text.split(HOLE)]
+    except ValueError as error:
+        raise BadInput(f"in the prompt, {error}") from None
+    special = run.special_tokens
+    prompt = objective_of(run.values).prompt(encoded, special, run.values)
+    end = special.ids.get(EOS, run.tokenizer.end_of_text)
+    if prompt.end is not None or prompt.holes or end is None:
+        return prompt
+    return replace(prompt, end=end, markers=[end])
+
+
+def reader(run: LoadedRun, prompt: Prompt) -> Reader:
+    """Return a reader of a prompt for a run."""
+    from sweeplab.model.generation import Reader
+
+    model = run.model
+    return Reader(model.transformer, model.stacked, prompt, run.tokenizer.vocab_size)
 
 
 def pieces(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:

@@ -30,6 +30,7 @@ READ = (
     "trace alpha --prompt the --top 3 --json",
     "generate alpha --prompt the --max-new-tokens 5 --json",
     "generate alpha --prompt the --max-new-tokens 3 --beams 2 --json",
+    "generate alpha --prompt the --max-new-tokens 3 --contrast gamma --json",
     "evaluate alpha --json",
     "study show beta --json",
 )

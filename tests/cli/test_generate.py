@@ -58,7 +58,7 @@ def test_a_seed_and_the_settings_decide_what_is_written(runs, cli):
     assert greedy == text("--beams", "1", "--max-new-tokens", "20")
 
 
-def test_beams_are_ranked(runs, cli):
+def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli):
     command = ("generate", "pairs", "--prompt", "cat", "--max-new-tokens", "4")
     beams = json.loads(cli(*command, "--beams", "3", "--json").out)["beams"]
     assert [set(beam) for beam in beams] == [{"tokens", "log_probability", "score", "text"}] * 3
@@ -66,3 +66,6 @@ def test_beams_are_ranked(runs, cli):
         (beam["score"] for beam in beams), reverse=True
     )
     assert cli(*command, "--beams", "3").out == beams[0]["text"] + "\n"
+    run_in(runs / "smaller", n_embd=4)
+    alone = ("generate", "text", "--prompt", "cat", "--greedy")
+    assert cli(*alone).out != cli(*alone, "--contrast", "smaller").out

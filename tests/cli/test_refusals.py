@@ -14,7 +14,7 @@ from law_tables import write_table
 from trained import run_in
 
 from sweeplab.cli import MOVED
-from sweeplab.data.tokenizers import IdsTokenizer
+from sweeplab.data.tokenizers import ByteTokenizer, IdsTokenizer
 from sweeplab.runs import open_run
 from sweeplab.train.checkpoint import write_checkpoint
 
@@ -111,7 +111,11 @@ REFUSED = [
     ("generate mine --prompt a --temperature -1", "--temperature is -1.0; allowed: a number, at least 0"),
     ("generate mine --prompt a --max-new-tokens 100000000000", "a whole number, at least 1, at most 1,048,576"),
     ("generate mine --prompt a --seed 9223372036854775808", "--seed"),
-    ("generate shorter --prompt abcdefghij", "the prompt takes 10 tokens; "),
+    ("generate mine --prompt a --contrast bytes", "runs mine and bytes have different tokens"),
+    ("generate mine --prompt a --contrast pairs", "runs mine and pairs have different tokens"),
+    ("generate mine --prompt a --contrast mine", "--contrast mine has 1,296 parameters, and mine 1,296; allowed: a s"),
+    ("generate masked --prompt a[MASK] --contrast masked", "--contrast needs decoders, and masked is an encoder, whic"),
+    ("generate pairs --prompt abcdefghij --contrast shorter", "the prompt takes 10 tokens; "),
     ("generate ids --prompt 99999", "in the prompt, '99999' at 0 is not a token id from 0 to 29: the run has no tok"),
     ("generate masked --prompt abc", "the prompt has no [MASK]"),
     ("generate mine --prompt=", "the prompt is empty"),
@@ -176,7 +180,9 @@ def place(finished, tmp_path_factory):
     run_in(place / "masked", family="encoder")
     run_in(place / "pairs", family="encoder_decoder", kind="pairs")
     run_in(place / "shorter", family="encoder_decoder", kind="pairs", n_embd=4, block_size=8)
+    run_in(place / "bytes", tokenizer=ByteTokenizer())
     run_in(place / "ids", tokenizer=IdsTokenizer(30))
+    run_in(place / "smaller", n_embd=4)
     far = run_of(small(GPT2, positions="alibi"))
     facts = {"values": far.values.as_dict(), "tokenizer": far.tokenizer.to_json()}
     write_checkpoint(place / "far", "model", far.model.weights, facts)

@@ -30,7 +30,7 @@ from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hf.folders import architecture_of, export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.layout import declared
-from sweeplab.runs.generating import Writer, chosen
+from sweeplab.runs.generating import laid_out
 from sweeplab.tracking.models import load_checkpoint
 
 
@@ -198,7 +198,7 @@ def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path):
     import_folder(tmp_path / "t5", tmp_path / "pairs", "pairs")
     run = load_checkpoint(tmp_path / "pairs")
     assert run.values.objective == "pairs"
-    prompt = Writer(run, "5 6", *chosen(run.values, {})).prompt
+    prompt = laid_out(run, "5 6")
     assert (prompt.start, prompt.source, prompt.end) == ([258], [5, 6], 1)
 
 

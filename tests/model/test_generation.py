@@ -1,4 +1,4 @@
-"""Generation: a cache changes nothing, and what is drawn and searched is what the formulas say."""
+"""Generation: a cache changes nothing, and what is drawn, searched and contrasted is what the formulas say."""
 
 import itertools
 import math
@@ -13,6 +13,7 @@ from sweeplab.data.objectives.base import Prompt
 from sweeplab.model.attention import ATTENTION, POSITIONS
 from sweeplab.model.blocks import KVCache
 from sweeplab.model.generation import (
+    Contrast,
     Reader,
     Sampling,
     TokenSampler,
@@ -201,6 +202,27 @@ def test_beams_wide_enough_find_what_brute_force_finds(attention, one_thread):
         "as it should be here"
     )
     assert all(beam.score == beam.log_probability / penalty(len(beam.tokens)) for beam in few)
+
+
+def test_contrast_is_the_published_formula():
+    prompt = Prompt([4, 1])
+    readers, plain = [], []
+    for size in (8, 4):
+        model, weights = model_of(shape_of(n_embd=size, positions="rotary"))
+        readers.append(Reader(model, weights, prompt, n_tokens=START))
+        tokens = torch.tensor([[[4, 1, 3]]])
+        logits = model.logits(weights, Batch(tokens, tokens))[0, -1].double().numpy()
+        plain.append(np.exp(logits) / np.exp(logits).sum())
+    expert, amateur = plain
+    scores = Contrast(*readers)(ids(3))[0].numpy()
+    for token in range(VOCABULARY):
+        if token >= START or expert[token] < 0.1 * expert[:START].max():
+            assert scores[token] == -np.inf
+        else:
+            assert scores[token] == pytest.approx(
+                math.log(expert[token] / amateur[token]), abs=1e-5
+            )
+    assert 1 < np.isfinite(scores).sum() < START
 
 
 def test_the_surest_hole_is_filled_first_and_the_others_read_it():
