@@ -49,15 +49,11 @@ class SearchAxis:
     half: float = 1.0
 
     @classmethod
-    def of_numbers(
-        cls, name: str, low: float, high: float, is_searched: bool, is_log: bool
-    ) -> Self:
-        """Return the axis of a range."""
+    def of_range(cls, name: str, low: float, high: float, is_log: bool) -> Self:
+        """Return the axis of a searched range."""
         if is_log:
             low, high = math.log(low), math.log(high)
-        return cls(
-            name, is_searched, (), is_log, (low + high) / 2, max((high - low) / 2, 1e-12)
-        )
+        return cls(name, True, (), is_log, (low + high) / 2, max((high - low) / 2, 1e-12))
 
     def columns(self, values: Sequence[Any]) -> Floats:
         """Return the columns of some values [n, …]; None is missing."""
@@ -83,20 +79,6 @@ class Axes:
         is_number = np.repeat([not axis.choices for axis in axes], widths)
         self.columns = Columns(is_searched.astype(bool), is_number.astype(bool))
 
-    @classmethod
-    def of_trials(cls, sizes: Sequence[Values], searched: Sequence[Values]) -> Self:
-        """Return the axes of what varies among trials, as wide as their values."""
-        names = dict.fromkeys(name for values in searched for name in values)
-        by_name = {
-            name: [values[name] for values in searched if name in values] for name in names
-        }
-        axes = [
-            axis
-            for name, values in by_name.items()
-            for axis in axes_of_values(name, values, True)
-        ]
-        return cls([*axes, *size_axes(sizes)])
-
     def rows(self, sizes: Sequence[Values], searched: Sequence[Values]) -> Floats:
         """Return the rows [n, d] of trials, by the values of their cells and their searched values."""
         columns = [
@@ -111,10 +93,14 @@ class Axes:
         return np.hstack([np.empty((len(sizes), 0)), *columns])
 
 
-def size_axes(cells: Sequence[Values]) -> Iterator[SearchAxis]:
-    """Yield the axes of the values by which cells differ."""
-    for name in dict.fromkeys(name for cell in cells for name in cell):
-        yield from axes_of_values(name, [cell.get(name) for cell in cells], False)
+def axes_of_rows(rows: Sequence[Values], is_searched: bool) -> Iterator[SearchAxis]:
+    """Yield the axes of what varies among the searched values of trials, or among the values of cells.
+
+    A cell without a value is unlike the others; a trial without one has no place on its axis.
+    """
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows if name in row or not is_searched]
+        yield from axes_of_values(name, values, is_searched)
 
 
 def axes_of_values(name: str, values: Sequence[Any], is_searched: bool) -> Iterator[SearchAxis]:
@@ -128,7 +114,7 @@ def axes_of_values(name: str, values: Sequence[Any], is_searched: bool) -> Itera
     is_log = min(unlike) > 0
     numbers = np.log(unlike) if is_log else np.array(unlike, dtype=float)
     if is_searched:
-        yield SearchAxis.of_numbers(name, min(unlike), max(unlike), True, is_log)
+        yield SearchAxis.of_range(name, min(unlike), max(unlike), is_log)
     else:
         yield SearchAxis(name, False, (), is_log, float(numbers.mean()), float(numbers.std()))
 
@@ -266,7 +252,8 @@ class Ranking:
         if expected:
             reach = expected.value * math.exp(expected.spread / math.sqrt(n_seeds))
             for trial in among:
-                if trial not in same and self.expected[trial.place].value < reach:
+                other = self.expected.get(trial.place)
+                if other and other.value < reach and trial not in same:
                     rivals.append(trial.place)
         return Choice(
             best.place, best.value, expected, n_seeds, tuple(rivals), self.why, len(among)
@@ -300,17 +287,14 @@ def is_tuned(name: str) -> bool:
 def rank(trials: Sequence[Tried]) -> Ranking:
     """Rank trials of one task by their expected losses; trials with the same values by the value seen."""
     lowest_first = sorted(trials, key=lambda trial: (trial.value, *trial.place))
-    axes = Axes.of_trials(
-        [trial.sizes for trial in trials], [trial.searched for trial in trials]
-    )
+    sizes, searched = [trial.sizes for trial in trials], [trial.searched for trial in trials]
+    axes = Axes([*axes_of_rows(searched, True), *axes_of_rows(sizes, False)])
     why = _too_little(trials, axes)
     if why:
         return Ranking(tuple(lowest_first), {}, why)
-    kept = lowest_first
-    if len(kept) > MOST_TRIALS:
-        half = MOST_TRIALS // 2
-        rest = kept[half:]
-        kept = [*kept[:half], *rest[:: -(-len(rest) // half)]]
+    half = MOST_TRIALS // 2
+    rest = lowest_first[half:]
+    kept = [*lowest_first[:half], *rest[:: max(1, math.ceil(len(rest) / half))]]
     x = axes.rows([trial.sizes for trial in kept], [trial.searched for trial in kept])
     runs = np.repeat(np.arange(len(kept)), [len(trial.losses) for trial in kept])
     y = np.log([loss for trial in kept for loss in trial.losses])

@@ -20,9 +20,6 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from optuna.distributions import BaseDistribution
-from optuna.samplers import RandomSampler
-from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.batches import generator_key
@@ -36,7 +33,7 @@ from sweeplab.laws.surrogate import (
     condition,
     fit_scales,
 )
-from sweeplab.study.choice import Axes, SearchAxis, axes_of_values, size_axes
+from sweeplab.study.choice import Axes, SearchAxis, axes_of_rows, axes_of_values
 from sweeplab.study.space import Space, spread
 from sweeplab.study.values import Choices, Range, Sampled, Scalar
 
@@ -105,16 +102,13 @@ def _searched_axes(spaces: Sequence[Space]) -> Iterator[SearchAxis]:
         ranges = [entry for entry in all_cells if isinstance(entry, Range)]
         if ranges:
             low, high = min(entry.min for entry in ranges), max(entry.max for entry in ranges)
-            yield SearchAxis.of_numbers(
-                name, low, high, True, all(entry.log for entry in ranges)
-            )
+            yield SearchAxis.of_range(name, low, high, all(entry.log for entry in ranges))
         else:
             lists = [entry.values for entry in all_cells if isinstance(entry, Choices)]
             yield from axes_of_values(name, sum(lists, ()), True)
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """A trial that the surrogate learns from: its cell, its point, its log loss and the variance of that."""
 
     cell: int
@@ -145,7 +139,7 @@ class JointModel:
     @cached_property
     def _axes(self) -> Axes:
         """What varies within and between the cells."""
-        sizes = size_axes([space.cell.values for space in self.spaces])
+        sizes = axes_of_rows([space.cell.values for space in self.spaces], False)
         return Axes([*_searched_axes(self.spaces), *sizes])
 
     def rows(self, cell: int, points: Sequence[Mapping[str, Any]]) -> Floats:
@@ -157,10 +151,10 @@ class JointModel:
         ]
         return self._axes.rows([self.spaces[cell].cell.values] * len(points), searched)
 
-    def surrogate(self, cell: int, but: int | None = None) -> Surrogate | None:
+    def surrogate(self, cell: int) -> Surrogate | None:
         """Return the surrogate for a cell, None before two trials have ended.
 
-        It expects of running trials their expected losses, all `but` the one of this number in the cell.
+        It expects of running trials their expected losses.
         """
         trials = self._trials()
         fitted = trials[: _last_fit(len(trials))][-MOST_FITTED:]
@@ -178,7 +172,7 @@ class JointModel:
             self.rows(index, [trial.params])
             for index in range(len(self.spaces))
             for trial in self.trials(index).running()
-            if trial.params and (index, trial.number) != (cell, but)
+            if trial.params
         ]
         if not pending:
             return surrogate
@@ -200,13 +194,13 @@ class JointModel:
     ) -> dict[str, Scalar]:
         """Return the point of a cell's trial: the one that tells most, or of lowest expected loss if it `exploits`.
 
-        `fixed` has the parameters that are decided already. Without a new point that meets the rules, the best of all
-        is returned.
+        The trial does not run yet. `fixed` has the parameters that are decided already. Without a new point that meets
+        the rules, the best of all is returned.
         """
         candidates = self._promising(cell, number, fixed, exploits)
         space, trials = self.spaces[cell], self.trials(cell)
 
-        for candidate in (*self._apart(cell, number, candidates), *candidates):
+        for candidate in (*self._apart(cell, candidates), *candidates):
             point = candidate.point
             if (
                 trials.twin(point, number) is None
@@ -215,18 +209,12 @@ class JointModel:
                 return point
         return candidates[0].point
 
-    def _apart(
-        self, cell: int, number: int, candidates: Sequence[_Candidate]
-    ) -> list[_Candidate]:
+    def _apart(self, cell: int, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """Return the candidates that are at least LEAST_APART from the cell's running trials in a searched value.
 
         The least distance is half of an even spacing where more trials run than would fit.
         """
-        running = [
-            trial.params
-            for trial in self.trials(cell).running()
-            if trial.params and trial.number != number
-        ]
+        running = [trial.params for trial in self.trials(cell).running() if trial.params]
         if not running:
             return list(candidates)
         searched = self._axes.columns.is_searched
@@ -252,7 +240,7 @@ class JointModel:
             return list({frozenset(each.point.items()): each for each in (*to, *new)}.values())
 
         candidates = added([], draws.random((N_SPREAD, len(space.parameters))))
-        surrogate = self.surrogate(cell, number)
+        surrogate = self.surrogate(cell)
         if surrogate is None:
             return candidates
         for width in NEAR:
@@ -297,34 +285,6 @@ class JointModel:
     def _table(self, rows: Sequence[_Row]) -> tuple[Floats, Floats, Floats]:
         x = np.vstack([self.rows(row.cell, [row.point]) for row in rows])
         return x, np.array([row.loss for row in rows]), np.array([row.variance for row in rows])
-
-
-class JointSampler(RandomSampler):
-    """An Optuna sampler that takes a trial's parameters from a point; what the point lacks is drawn at random.
-
-    `propose` returns the point, given the parameters that are fixed, when the first parameter is asked for.
-    """
-
-    def __init__(
-        self, propose: Callable[[Mapping[str, Any]], Mapping[str, Any]], seed: int
-    ) -> None:
-        super().__init__(seed)
-        self._propose = propose
-        self._point: Mapping[str, Any] | None = None
-
-    def sample_independent(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Return the point's value of a parameter."""
-        if self._point is None:
-            self._point = self._propose(trial.system_attrs.get("fixed_params", {}))
-        if param_name in self._point:
-            return self._point[param_name]
-        return super().sample_independent(study, trial, param_name, param_distribution)
 
 
 def _rows(trials: Sequence[tuple[int, FrozenTrial]]) -> list[_Row]:

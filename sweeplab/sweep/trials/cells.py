@@ -28,14 +28,14 @@ from typing import Any, NamedTuple, TypeVar
 import optuna
 import sqlalchemy as sql
 from optuna.pruners import NopPruner
-from optuna.samplers import TPESampler
+from optuna.samplers import PartialFixedSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.data.batches import generator_key
 from sweeplab.lab.storage import PROMOTED, REPEATS, VOID
 from sweeplab.records.runs import RunState
-from sweeplab.study.joint import JointModel, JointSampler
+from sweeplab.study.joint import JointModel
 from sweeplab.study.options import JOINT, Sampler
 from sweeplab.study.plan import make_sampler, settled_sampler
 from sweeplab.study.space import Cell, Space
@@ -250,11 +250,15 @@ class Asker:
         space, tally = self._spaces[cell.index], self._tally(cell.index)
         number = len(tally.trials.trials)
         waiting = min(tally.waiting(), key=lambda trial: trial.number, default=None)
+        proposed: Mapping[str, Any] = {}
         if waiting:  # a person enqueued it
+            if self._joint is not None:
+                fixed = waiting.system_attrs["fixed_params"]
+                proposed = self._joint.propose(cell.index, waiting.number, fixed)
             self._storage.set_trial_state_values(
                 tally.trials.ids[waiting.number], TrialState.RUNNING
             )
-            return self.trial(study, cell, waiting.number, n_startup)
+            return self.trial(study, cell, waiting.number, n_startup, proposed)
         point = template = None
         last = tally.trials.trials[-MOST_REPEATS:]
         n_modelled = tally.modelled
@@ -275,12 +279,14 @@ class Asker:
                     break
             else:
                 return None
-        elif space.distributions() and (
+        elif space.parameters and (
             tally.modelled + len(tally.running()) < n_startup
             or (n_startup and n_modelled <= 0)
             or (number == 0 and self._spec.first_trial)
         ):
             point = self._startup_point(space, number)
+        elif self._joint is not None:
+            proposed = self._joint.propose(cell.index, number, {}, is_last)
         if point:
             template = create_trial(
                 state=TrialState.RUNNING, system_attrs={"fixed_params": point}
@@ -288,7 +294,7 @@ class Asker:
         self._storage.create_new_trial(
             self._storage.get_study_id_from_name(study.study_name), template
         )
-        return self.trial(study, cell, number, n_startup, is_last)
+        return self.trial(study, cell, number, n_startup, proposed)
 
     def trial(
         self,
@@ -296,23 +302,23 @@ class Asker:
         cell: Cell,
         number: int,
         n_startup: int,
-        is_last: bool = False,
+        proposed: Mapping[str, Any] | None = None,
     ) -> optuna.Trial:
-        """Return a trial that has started, with a sampler whose draws do not depend on a process' history."""
-        space, sampler, joint = self._spaces[cell.index], self._sampler, self._joint
+        """Return a trial that has started, with a sampler whose draws do not depend on a process' history.
+
+        What is `proposed` is taken in place of draws.
+        """
+        space, sampler = self._spaces[cell.index], self._sampler
         tally = self._tally(cell.index)
         trial_id = tally.trials.ids[number]
         seed = generator_key(self._spec.first_seed, f"{space.cell.key}/{number}") % 2**31
-        if joint is not None:
-            study.sampler = JointSampler(
-                lambda fixed: joint.propose(cell.index, number, fixed, is_last), seed
-            )
-            return optuna.Trial(study, trial_id)
         # The startup points are chosen here: the sampler models every trial from the first on.
         if n_startup:
             options = sampler.options | {"n_startup_trials": min(1, n_startup)}
             sampler = Sampler(type=sampler.type, options=options)
         study.sampler = make_sampler(sampler, seed, space, self._cell_seed(space))
+        if proposed:
+            study.sampler = PartialFixedSampler({**proposed}, study.sampler)
         if isinstance(study.sampler, TPESampler):
             study = with_history(study, self._storage, tally)
         return optuna.Trial(study, trial_id)
@@ -321,9 +327,8 @@ class Asker:
         return generator_key(self._spec.first_seed, space.cell.key) % 2**31
 
     def _startup_point(self, space: Space, number: int) -> dict[str, Any]:
-        names, first_trial = space.distributions(), self._spec.first_trial
         first: dict[str, Any] = {}
-        for name, value in first_trial.items() if number == 0 else ():
+        for name, value in self._spec.first_trial.items() if number == 0 else ():
             # This cell does not search it, or the value is outside of its range.
             with suppress(ValueError):
                 first |= space.stored(name, value)
@@ -331,6 +336,6 @@ class Asker:
             return self._joint.first(space.cell.index, number, first)
         from torch.quasirandom import SobolEngine
 
-        engine = SobolEngine(len(names), scramble=True, seed=self._cell_seed(space))  # type: ignore[no-untyped-call]
+        engine = SobolEngine(len(space.parameters), scramble=True, seed=self._cell_seed(space))  # type: ignore[no-untyped-call]
         point = engine.fast_forward(number).draw(1)[0]  # type: ignore[no-untyped-call]
-        return space.quasi_random([float(each) for each in point]) | first
+        return space.point(point.tolist(), first)
