@@ -142,7 +142,9 @@ class _Problem:
             self.sizes = np.unique(noise.groups, return_counts=True)[1]
             self.begins = np.cumsum(self.sizes) - self.sizes
             self.n_bounded += 1
-        self.k = self.n_bounded + (self.z is not None)
+        self.k = self.n_bounded
+        if self.z is not None:
+            self.k += 1
 
     def unknowns(self, u: Array) -> tuple[Array, Array, Array]:
         """Return the shape parameters [S, q], c and r, [S], at places u."""

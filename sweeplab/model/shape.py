@@ -508,7 +508,8 @@ def _measured(module: nn.Module, shape: ModelShape, length: int, device: str) ->
     weights, saved = dict(module.named_parameters()), list[int]()
 
     def keep(tensor: Tensor) -> Tensor:
-        saved.append(tensor.numel() * (not isinstance(tensor, torch.nn.Parameter)))
+        if not isinstance(tensor, torch.nn.Parameter):
+            saved.append(tensor.numel())
         return tensor
 
     with (

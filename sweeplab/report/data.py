@@ -156,9 +156,9 @@ class ReportData:
 
     def measure_title(self, metric: str) -> str:
         """Return the axis title of a curve, or of a loss of the runs."""
-        return {**LOSSES, **CURVES}.get(metric, metric.removeprefix("best_")).format(
-            unit=self.loss_unit
-        )
+        titles = {**LOSSES, **CURVES}
+        title = titles.get(metric, metric.removeprefix("best_"))
+        return title.format(unit=self.loss_unit)
 
     @property
     def loss_title(self) -> str:

@@ -241,9 +241,9 @@ def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Locatio
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     problems: list[Problem] = []
     if "cuda" in spec.devices and not plan.has_cuda(spec.engine):
-        where = {"local": "here"}.get(
-            spec.engine.type, "for its workers: engine.gpus_per_worker is 0"
-        )
+        where = "for its workers: engine.gpus_per_worker is 0"
+        if spec.engine.type == "local":
+            where = "here"
         what = f"device is cuda, but there is no CUDA device {where}"
         problems.append(
             spec.problem(

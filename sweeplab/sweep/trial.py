@@ -282,7 +282,7 @@ class TrialRuns:
 
     def ending(self, outcome: RunState) -> TrialEnding:
         """Return the trial's ending: its outcome and value, and each seed's own state."""
-        cut_short = {RunState.DIVERGED: RunState.PRUNED}.get(outcome, outcome)
+        cut_short = RunState.PRUNED if outcome is RunState.DIVERGED else outcome
         seeds = [training.folder.seed for training in self.trainings.values()]
         states = {seed: self.states.get(seed, cut_short) for seed in seeds}
         # Optuna uses the last report as the value of a pruned trial.

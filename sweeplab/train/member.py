@@ -109,8 +109,8 @@ class StoppingState:
         improved = val_loss < self.reference - values.min_delta
         if improved:
             self.reference, self.n_bad = val_loss, 0
-        else:
-            self.n_bad += iteration > patience_begins(values)
+        elif iteration > patience_begins(values):
+            self.n_bad += 1
         threshold, most_bad = values.plateau_threshold, values.patience_lr
         if threshold is not None:  # count as torch's ReduceLROnPlateau does
             improved, most_bad = val_loss < self.plateau_best * (1.0 - threshold), most_bad + 1

@@ -114,7 +114,9 @@ def train_memory_bytes(values: Hyperparameters) -> int:
 
 def state_bytes(values: Hyperparameters) -> int:
     """Return the bytes of a run's weights, gradients, optimizer state and other tensors of that size."""
-    copies = COPIES + int(values.grad_accum > 1)  # the gradient of one micro-batch
+    copies = COPIES
+    if values.grad_accum > 1:
+        copies += 1  # the gradient of one micro-batch
     return 4 * copies * n_params(ModelShape.of(values))
 
 

@@ -92,7 +92,9 @@ class PairsObjective(Objective):
     def check(cls, name: str, split: Pairs, values: Hyperparameters) -> None:
         """Refuse a block_size with no room for the longest target and one token of its source."""
         longest = int(split.lengths[:, 1].max())
-        needed = longest + _n_special(values) + (values.family != "encoder_decoder")
+        needed = longest + _n_special(values)
+        if values.family != "encoder_decoder":
+            needed += 1
         if values.block_size < needed:
             target = f"the {name} split's longest target: {several(longest, 'token')}"
             what = f"block_size {values.block_size} is too short for {target}"

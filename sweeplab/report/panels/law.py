@@ -201,7 +201,7 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
 
     @classmethod
     def _of(cls, report: ReportData, law: Law = AUTO, x: Size = "params") -> Panel:
-        report.check_differs({"tokens": "tokens", "flops": "tokens"}.get(x, "params"))
+        report.check_differs("params" if x == "params" else "tokens")
         assessment = report.assessment(law)
         columns, record = assessment.points.columns, assessment.tuning.record
         if x not in columns:

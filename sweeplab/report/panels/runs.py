@@ -230,7 +230,8 @@ class LossPanel(Panel, name="loss"):
     @classmethod
     def _of(cls, report: ReportData, x: _Any, log: Log = ()) -> Panel:
         runs = report.runs
-        x = {"n_params": report.params_column}.get(x, x)
+        if x == "n_params":
+            x = report.params_column
         law = _law_of_size(report) if x == report.params_column else None
         metric = report.ranked_metric
         if law is not None:

@@ -149,7 +149,8 @@ class CellTally:
                 self.failed += 1
                 continue
             self.counted += 1
-            self.n_promoted += PROMOTED in trial.user_attrs
+            if PROMOTED in trial.user_attrs:
+                self.n_promoted += 1
             if trial.user_attrs.get("outcome") == RunState.PRUNED:
                 self.pruned.append(trial)
             point = _hash(trial.params)
