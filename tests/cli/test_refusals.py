@@ -77,7 +77,8 @@ REFUSED = [
     # The table, and files made from it.
     ("init mine --table nowhere.md", f"nowhere.md: {NO_FILE}"),
     ("init mine --search dropuot", "did you mean 'dropout'"),
-    ("init mine --search dropout=high..low", "--search dropout=high..low is not a range of dropout; allowed: 1e-4 to"),
+    ("init mine --search dropout=high..low", "--search dropout=high..low: not a range of dropout; allowed: 1e-4 to"),
+    ("init mine --search lr=1e-2..1e-4", "--search lr=1e-2..1e-4: search.learning_rate is inverted"),
     ("plan tiny.yaml -o family=encoder --search mask_share=0.1..0.3", "the trials learn different tasks, by their"),
     ("init mine --grid n_layer=1,many", "n_layer is 'many'; allowed: a whole number, at least 1"),
     ("plan tiny.yaml --grid layerz=1,2", "--grid layerz=1,2: unknown hyperparameter 'layerz'"),

@@ -414,10 +414,6 @@ def test_an_override_fixes_a_hyperparameter_or_sets_a_place(write):
         ("seed=1", "set by the key seeds"),
         ("max_iters=[", "expected the node content"),
         ("n_head=7", "no cell meets 'n_embd % n_head == 0'"),
-        (
-            "a..b=1",
-            "'a..b' has an empty part; allowed: a hyperparameter, or a place such as budget.time",
-        ),
     ],
 )
 def test_a_wrong_override_is_named_in_place_of_a_line(problems, override, said):

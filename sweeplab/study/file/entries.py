@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,10 +23,7 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.study.values import ENTRY, SUGGESTED, is_searched
 
 # A share of a run's length, or of the learning rate: "5%", "10% of all training steps".
-_SHARE = re.compile(
-    r"(\d+\.?\d*|\.\d+)\s*%(?:\s+of)?(?:\s+(?:the|all|total|training|peak|max))*"
-    r"(?:\s+(?:steps|iterations|iters|max_iters|training|learning_rate|learning rate|lr))?"
-)
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%(?:\s+of\b.*)?")
 
 
 def takes_share(row: Hyperparameter) -> bool:
@@ -37,11 +33,7 @@ def takes_share(row: Hyperparameter) -> bool:
 
 def share_of(row: Hyperparameter, written: Any) -> dict[str, str] | None:
     """Return the expression that a share stands for: 5% of max_iters, or of learning_rate for min_lr; else None."""
-    share = (
-        _SHARE.fullmatch(written.strip())
-        if isinstance(written, str) and len(written) < 100
-        else None
-    )
+    share = _SHARE.fullmatch(written.strip()) if isinstance(written, str) else None
     if share is None or not takes_share(row) or float(share[1]) > 100:
         return None
     percent = float(share[1])
@@ -51,18 +43,12 @@ def share_of(row: Hyperparameter, written: Any) -> dict[str, str] | None:
     # Rounded up: 25% of 469 steps would come a fifth time, just before the end.
     if row.name.endswith("_interval"):
         expression = f"ceil(max_iters * {percent:g} / 100)"
-    return {
-        "expr": f"max({row.low:g}, {expression})"
-        if row.low and row.kind == "int"
-        else expression
-    }
+    return {"expr": f"max({row.low:g}, {expression})" if row.low else expression}
 
 
 RANGES = "1e-4 to 1e-2, log; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
 # Some patterns look at every pair of places in a text, so no longer text is matched.
 LONGEST = 500
-_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-_EMPHASIS = re.compile(r"(?<!\\)(\*{1,3}|(?<!\w)_{1,3})(?=\S)(.{1,200}?)(?<=[^\s\\])\1(?!\w)")
 NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
 
 NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
@@ -71,15 +57,7 @@ _SWITCHED_OFF = {"none", "null", "off", "disabled"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "rope": "rotary"}
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 # What a number is times where such a suffix follows it; "10%" is 0.1.
-_FACTORS = {
-    "%": 0.01,
-    "k": 1e3,
-    "m": 1e6,
-    "b": 1e9,
-    "thousand": 1e3,
-    "million": 1e6,
-    "billion": 1e9,
-}
+_FACTORS = {"%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9}
 _SUFFIXED = re.compile(rf"(.*\d\.?)\s*({'|'.join(_FACTORS)})", re.IGNORECASE)
 # The units of a row are also written in these words.
 _UNITS = {
@@ -88,42 +66,31 @@ _UNITS = {
     "sequences": "sequences|samples|examples",
 }
 _NUMBER = re.compile(
-    r"[+-]?(?:[1-9]\d{0,2}(?:[,_ ]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+    r"[+-]?(?:[1-9]\d{0,2}(?:[,_\s]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 )
-_POWER_OF_TEN = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\s*[x×·*]\s*)?10\^\{?([+-]?\d+)\}?")
-_SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _LOG = re.compile(r"[,;(\s]*\blog(arithmic|[- ]?uniform|[- ]?scaled?|10)?\b\)?", re.IGNORECASE)
 _STEP = re.compile(r"[,;(\s]*\b(?:in )?steps?(?: of)?\s+(\S+?)\)?$", re.IGNORECASE)
 _BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s%kKmM])-(?=[\d.\s]))\s*")
 _TIMES = re.compile(r"\s*[×·]\s*|(?<=\d)\s*x\s+(?=[A-Za-z])")
-_AMONG = re.compile(r"\s*(?:[,;|/]|\bor\b)\s*(?:or\b\s*)?")
+_AMONG = re.compile(r"[,;|/]|\bor\b")
 _BRACKETED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 
 
 def parse_value(row: Hyperparameter, written: str) -> Any:
-    """Parse a hand-written value of `row`: `**3e-4**`, `10,000`, `(0.9, 0.95)`, `*(auto)*`.
+    """Parse a hand-written value of `row`: `3e-4`, `10,000`, `(0.9, 0.95)`, `(auto)`.
 
     A note in brackets after the value is ignored: `0.1 (or 0.2)` is 0.1.
 
     Raises:
         ValueError: the row does not accept the value; the message quotes the text.
     """
-    text = plain(written[: LONGEST + 1])
+    text = written.strip()
     if len(text) > LONGEST:
         raise ValueError(f"{row.name} has a value of more than {LONGEST} characters")
     for value in _readings(row, NOTE.sub("", text)):
         with suppress(ValueError):
             return row.check(value)
     raise ValueError(f"{row.name} is {text!r}" if text else f"{row.name} has no value")
-
-
-def plain(cell: str) -> str:
-    """Return a cell's text without emphasis, back-ticks and escapes."""
-    text, n_removed = cell.replace("`", "").strip(), 1
-    while n_removed:
-        text, n_removed = _EMPHASIS.subn(r"\2", text)
-    return _ESCAPED.sub(r"\1", text).strip()
 
 
 def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
@@ -142,28 +109,18 @@ def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
     elif row.kind == "floats":
         yield [_number(part) for part in re.split("[,;/]", text.strip("()[] "))]
     else:
-        yield _number(text)
-        if row.unit:
-            yield _number(
-                re.sub(
-                    rf"\s*\b({_UNITS.get(row.unit, row.unit)})$", "", text, flags=re.IGNORECASE
-                )
-            )
+        unit = _UNITS.get(row.unit, row.unit)
+        yield _number(re.sub(rf"\s*\b(?:{unit})$", "", text, flags=re.IGNORECASE))
 
 
 def _number(text: str) -> float:
     """Parse a number; return NaN, which no row accepts, if it is not one."""
-    text = re.sub("[\u00a0\u2009\u202f]", " ", text.strip().replace("−", "-"))
-    text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_UNRAISED), text)
-    if _NUMBER.fullmatch(text):
-        return float(re.sub("[,_ ]", "", text))
-    power, suffixed = _POWER_OF_TEN.fullmatch(text), _SUFFIXED.fullmatch(text)
-    if power:
-        return float(f"{power[1] or 1}e{power[2]}")
+    suffixed = _SUFFIXED.fullmatch(text)
     if suffixed:
-        return float(
-            f"{_number(suffixed[1]) * _FACTORS[suffixed[2].lower()]:.12g}"
-        )  # 10% is 0.1, not 0.1000…01
+        factor = _FACTORS[suffixed[2].lower()]
+        return float(f"{_number(suffixed[1]) * factor:.12g}")  # 10% is 0.1, not 0.1000…01
+    if _NUMBER.fullmatch(text.strip()):
+        return float(re.sub(r"[,_\s]", "", text))
     return math.nan
 
 
@@ -171,25 +128,22 @@ def read_range(row: Hyperparameter, text: str) -> Any:
     """Parse a range or choices of a row into an entry of `search`; return None if the text is neither.
 
     Two ends without "log" give a logarithmic range if the table's suggested range is one.
+
+    Raises:
+        BadInput: no study can have this range, such as an inverted one.
     """
-    entry, problems = checked_range(row, text)
-    return None if problems else entry
-
-
-def checked_range(row: Hyperparameter, text: str) -> tuple[Any, list[Problem]]:
-    """Parse a range or choices as `read_range` does; return the entry, or None, and what is wrong with it."""
     if len(text) > LONGEST or not (is_searched(row) or row.category == "precision"):
-        return None, []
-    text, entry = plain(text), None
+        return None
+    entry, problems = None, Problems()
     with suppress(ValueError):
         entry = share_of(row, NOTE.sub("", text)) or _derived(row, text) or _entry(row, text)
-    problems = Problems()
     if entry is not None:
         try:
             ENTRY.validate_python(entry, context=row)
         except ValidationError as error:
             problems.retell(error, ("search", row.name))
-    return entry, problems.found
+            raise BadInput(*problems.found) from None
+    return entry
 
 
 def _derived(row: Hyperparameter, text: str) -> dict[str, str] | None:
@@ -217,8 +171,6 @@ def _entry(row: Hyperparameter, text: str) -> Any:
     ends = _BETWEEN.split(inside)
     if len(ends) != 2 and inside != bare and bare[0] in "([":
         ends = [end.strip() for end in inside.split(",")]
-    if len(ends) == 2 and ends[1].endswith("%") and not ends[0].endswith("%"):
-        ends[0] += "%"
     if len(ends) == 2 and row.kind in ("int", "float") and not row.choices:
         entry: dict[str, Any] = {
             "min": parse_value(row, ends[0]),
@@ -247,8 +199,6 @@ def values_of(row: Hyperparameter, text: str) -> list[Any]:
     Raises:
         ValueError: the row does not accept one of them; the message says which.
     """
-    if len(text) > LONGEST:
-        raise ValueError(f"{row.name} has values of more than {LONGEST} characters")
     if row.kind == "floats":
         return [parse_value(row, each) for each in _BRACKETED.findall(text)]
     return [
@@ -286,58 +236,47 @@ def read_options(options: Iterable[str]) -> dict[str, Any]:
     return document
 
 
-def _entries(option: str) -> Iterator[tuple[str, Any]]:
+def _entries(section: str, word: str) -> Iterator[tuple[str, Any]]:
     """Yield the hyperparameters of an option `--grid …` or `--search …` with their entries."""
-    section, _, word = option[2:].partition(" ")
     names, equals, written = word.partition("=")
     for name in [names] if equals else filter(str.strip, names.split(",")):
         known = canonical(name.strip())
         if known not in TABLE:
             raise BadInput(
-                Problem(f"{option}: unknown hyperparameter {name!r}", "", nearest(known, TABLE))
+                Problem(f"unknown hyperparameter {name!r}", "", nearest(known, TABLE))
             )
         row = TABLE[known]
-        if section == "search" and not equals:
-            yield row.name, SUGGESTED
-        elif section == "search":
-            entry, wrong = checked_range(row, written)
-            if entry is None or not is_searched(row):
-                raise BadInput(Problem(f"{option} is not a range of {row.name}", RANGES))
-            if wrong:
-                raise BadInput(
-                    *(replace(problem, what=f"{option}: {problem.what}") for problem in wrong)
-                )
-            yield row.name, entry
-        else:
+        if section == "grid":
             try:
                 values = values_of(row, written)
             except ValueError as error:
-                raise BadInput(Problem(f"{option}: {error}", row.allowed)) from None
+                raise BadInput(Problem(str(error), row.allowed)) from None
             if not values:
-                raise BadInput(
-                    Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C")
-                )
-            yield row.name, list(dict.fromkeys(values))
+                raise BadInput(Problem("no list of values", f"{row.name}=A,B,C"))
+            yield known, list(dict.fromkeys(values))
+        elif equals:
+            entry = read_range(row, written)
+            if entry is None or not is_searched(row):
+                raise BadInput(Problem(f"not a range of {row.name}", RANGES))
+            yield known, entry
+        else:
+            yield known, SUGGESTED
 
 
 def move_shares(document: dict[str, Any], problems: Problems) -> None:
-    """Write values that are a share of others, such as `warmup_iters: 5%`, as expressions under `search`."""
-    for section in ("fixed", "search"):
-        held = document.get(section)
-        if not isinstance(held, dict):
+    """Write fixed values that are a share of others, such as `warmup_iters: 5%`, as expressions under `search`."""
+    fixed, search = document.get("fixed"), document.get("search") or {}
+    if not isinstance(fixed, dict) or not isinstance(search, dict):
+        return
+    for name, value in [*fixed.items()]:
+        share = share_of(TABLE[name], value) if name in TABLE else None
+        if share is None or name in search:
             continue
-        for name, value in [*held.items()]:
-            share = share_of(TABLE[name], value) if name in TABLE else None
-            search = document.setdefault("search", {}) if share else None
-            if not isinstance(search, dict):
-                continue
-            if name in search and section != "search":
-                problems.conflict(("search", name), (section, name))
-            del held[name]
-            search[name] = share
-            places = problems.values
-            if (section, name) in places:
-                places["search", name] = places[section, name]
+        del fixed[name]
+        search[name] = share
+        document["search"] = search
+        if ("fixed", name) in problems.values:
+            problems.values["search", name] = problems.values["fixed", name]
 
 
 def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Problems) -> None:
@@ -345,77 +284,62 @@ def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Pro
 
     An override is `NAME=VALUE`, or an option of the command line: `--grid WORD`, `--search WORD`, `--at NAME=VALUE`,
     or one of `_PLACES` with its value.
-
-    Raises:
-        BadInput: a hyperparameter of `--grid` or `--search` is unknown, or does not accept such values.
     """
     laid: dict[str, tuple[Any, str]] = {}
     for option in options:
         words = without_passwords(option if option.startswith("--") else f"-o {option}")
-        mistakes = Problems()
-        for path, value in _settings(option, mistakes):
-            _set(document, path, value, mistakes)
-            problems.forget(path)
-            for length in range(1, len(path) + 1):
-                if path[:length] not in problems.values:
-                    problems.overrides.setdefault(path[:length], words)
-            for thing, held in _things(path, value).items():
-                before, first = laid.setdefault(thing, (held, words))
-                if before != held:
-                    problems.found.append(conflict(first, words))
-        for mistake in mistakes.found:
-            problems.found.append(
-                Problem(f"{words}: {mistake.what}", mistake.allowed, mistake.nearest)
-            )
+        try:
+            for path, value in _settings(option):
+                _set(document, path, value)
+                problems.forget(path)
+                for length in range(1, len(path) + 1):
+                    if path[:length] not in problems.values:
+                        problems.overrides.setdefault(path[:length], words)
+                for thing, held in _things(path, value):
+                    before, first = laid.setdefault(thing, (held, words))
+                    if before != held:
+                        problems.found.append(conflict(first, words))
+        except BadInput as error:
+            for wrong in error.problems:
+                what = f"{words}: {wrong.what}"
+                problems.found.append(Problem(what, wrong.allowed, wrong.nearest))
 
 
-def _settings(option: str, mistakes: Problems) -> list[tuple[Location, Any]]:
-    """Return the places in a document that an override sets, each with its value."""
+def _settings(option: str) -> Iterator[tuple[Location, Any]]:
+    """Yield the places in a document that an override sets, each with its value."""
     kind, _, word = option.partition(" ")
     if kind in ("--grid", "--search"):
-        return [((kind[2:], name), entry) for name, entry in _entries(option)]
+        for known, entry in _entries(kind[2:], word):
+            yield (kind[2:], known), entry
+        return
     if kind in _PLACES:
-        return [(_PLACES[kind], word)]
+        yield _PLACES[kind], word
+        return
     name, equals, text = option.removeprefix("--at ").partition("=")
-    path = _place(name.strip())
+    path, problems = _place(name.strip()), Problems()
     if not equals:
-        mistakes.add((), "no value is given", "name=value")
-    elif not path:
+        raise BadInput(Problem("no value is given", "name=value"))
+    if not path:
         near = nearest(name, [*TABLE, *StudySpec.model_fields])
-        mistakes.add((), f"{name!r} is unknown", PLACES, near)
-    elif not all(str(part).strip() for part in path):
-        mistakes.add((), f"{name!r} has an empty part", PLACES)
-    if mistakes.found:
-        return []
-    value = parse(text, mistakes, path)
-    if mistakes.found:
-        return []
-    return [(path, value)]
+        raise BadInput(Problem(f"{name!r} is unknown", PLACES, near))
+    value = parse(text, problems, path)
+    if problems.found:
+        raise BadInput(*problems.found)
+    yield path, value
 
 
-def _things(path: Location, value: Any) -> dict[str, Any]:
-    """Return what an override sets, by hyperparameter or else by place, and to what."""
+def _things(path: Location, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an override sets, by hyperparameter or else by place, and to what."""
     section, *below = path
     if isinstance(value, dict) and not below:
-        parts = [_things((section, name), each) for name, each in value.items()]
-        return {thing: held for part in parts for thing, held in part.items()}
-    if section == "cells" and isinstance(value, list):
-        return {
-            _thing(name): value
-            for changes in value
-            if isinstance(changes, dict)
-            for name in changes
-        }
-    if section in SECTIONS and len(below) == 1:
-        return {_thing(below[0]): (path, value)}
-    if section in SHORT_FORMS and not below:
-        path = (section, "type")
-    return {dotted(path): value}
-
-
-def _thing(name: str | int) -> str:
-    known = canonical(str(name))
-    return "length" if known in LENGTHS else known
+        for name, entry in value.items():
+            yield from _things((section, name), entry)
+    elif section in SECTIONS and len(below) == 1:
+        yield "length" if below[0] in LENGTHS else str(below[0]), (path, value)
+    elif section in SHORT_FORMS and not below:
+        yield f"{section}.type", value
+    else:
+        yield dotted(path), value
 
 
 def _place(name: str) -> Location:
@@ -429,7 +353,7 @@ def _place(name: str) -> Location:
     return ()
 
 
-def _set(document: dict[str, Any], path: Location, value: Any, problems: Problems) -> None:
+def _set(document: dict[str, Any], path: Location, value: Any) -> None:
     held: Any = document
     for depth, part in enumerate(path[:-1], start=1):
         below = held.get(part)
@@ -438,8 +362,7 @@ def _set(document: dict[str, Any], path: Location, value: Any, problems: Problem
         elif depth == 1 and part in SHORT_FORMS and isinstance(below, str):
             below = {"type": below}
         elif not isinstance(below, dict):
-            problems.add((), f"{dotted(path[:depth])} has no keys to set")
-            return
+            raise BadInput(f"{dotted(path[:depth])} has no keys to set")
         held[part] = below
         held = below
     held[path[-1]] = value

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from markdown_it import MarkdownIt
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
@@ -16,7 +19,6 @@ from sweeplab.study.file.entries import (
     NOTE,
     RANGES,
     parse_value,
-    plain,
     read_range,
 )
 from sweeplab.study.file.parse import file_text
@@ -38,13 +40,6 @@ _RANGE_HEADING = re.compile(
     r"((search|tuning|sweep|suggested|typical)[- ])?(ranges?|space)|(values )?to try|candidates"
 )
 
-# A code block: up to a line with only its opening fence or a longer one; without such a line, up to the end.
-_FENCED = re.compile(
-    r"^ {0,3}(([`~])\2{2,}+).*?(?:^ {0,3}\1\2*\s*?$|\Z)", re.MULTILINE | re.DOTALL
-)
-_COLUMN_EDGE = re.compile(r"(?<!\\)\|")
-_RULE = re.compile(r":?-+:?")
-
 
 @dataclass
 class MarkdownTables:
@@ -59,12 +54,10 @@ class MarkdownTables:
     lines: dict[str, int] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
-    def say(self, line: int, what: str) -> None:
+    def say(self, line: int, what: str, allowed: str = "", near: str = "") -> None:
         """Add a notice about a line."""
-        text = escaped(f"line {line}: {what}")
-        if len(text) > MOST_SAID:
-            text = f"{text[: MOST_SAID - 1]}…"
-        self.notices.append(text)
+        notice = f"line {line}: {Problem(what, allowed, near)}"
+        self.notices.append(escaped(notice)[:MOST_SAID])
 
     def study(self, write: Callable[[MarkdownTables], str]) -> tuple[str, list[str]]:
         """Return the text of a study file that `write` makes of the tables, and what is left out of it.
@@ -85,19 +78,16 @@ class MarkdownTables:
                     raise
                 self._leave_out(error.problems[0], text)
         for name, line in self.lines.items():
-            if name in self.ranges and name not in spec.search and name not in spec.grid:
+            if name in self.ranges and name not in {*spec.search, *spec.grid}:
                 self.say(
                     line,
                     f"the range of {name} is not searched: --grid {name}=A,B makes cells of it",
                 )
-            if name in self.values and name in spec.search and name not in spec.first_trial:
+            if name not in self.values:
+                continue
+            if name in spec.search and name not in spec.first_trial:
                 self.say(line, f"{name} {shown(self.values[name])} is not the first trial's")
-            if name in self.values and name not in {
-                *spec.fixed,
-                *spec.search,
-                *spec.grid,
-                "seed",
-            }:
+            elif name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
                 self.say(line, f"{name} is left out: another row sets the length of training")
         return text, self.notices
 
@@ -105,10 +95,8 @@ class MarkdownTables:
         there = ["", *text.splitlines()][problem.line or 0].partition(":")[0]
         words = re.findall(r"\w+", f"{there} {problem.what}")
         name = next((word for word in words if word in self.lines), [*self.lines][-1])
-        value = self.values.pop(name, None)
         searched = self.ranges.pop(name, None)
-        if value is None:
-            value = searched
+        value = self.values.pop(name, searched)
         self.say(self.lines.pop(name), f"{name}: {value} does not fit: {problem.what}")
 
 
@@ -130,25 +118,22 @@ def parse_tables(text: str) -> MarkdownTables:
 
     A table counts if its header row has a column of names and one of values, at any position.
     """
-    text = _FENCED.sub(lambda code: "\n" * code[0].count("\n"), text)
     tables = MarkdownTables()
     for table in _tables(text):
         for line, name, written, searched in _rows(table):
-            key = canonical(NOTE.sub("", plain(name)))
+            key = canonical(NOTE.sub("", name))
             if key in TABLE:
                 _add(tables, TABLE[key], line, written, searched)
                 continue
-            near = nearest(key, TABLE)
-            hint = f"; did you mean {near!r}?" if near else ""
-            value = plain(written) or "no value"
-            tables.say(line, f"unknown hyperparameter {plain(name)!r} ({value}){hint}")
+            what = f"unknown hyperparameter {name!r} ({written or 'no value'})"
+            tables.say(line, what, near=nearest(key, TABLE))
     return tables
 
 
 def _add(
     tables: MarkdownTables, row: Hyperparameter, line: int, written: str, searched: str
 ) -> None:
-    entry = None
+    entry, has_range = None, searched.lower() not in NOT_SAID
     try:
         value = parse_value(row, written)
         if row.name == "wandb_project" and value is not None:
@@ -163,19 +148,22 @@ def _add(
             value = AUTO
         _put(tables, tables.values, row.name, line, value)
     except ValueError as error:
-        entry = read_range(row, written)
-        if entry is None and plain(written).lower() not in NOT_SAID:
-            tables.say(line, f"{error}; allowed: {row.allowed}")
-        elif entry is None and plain(searched).lower() in NOT_SAID:
-            tables.say(line, f"{row.name} has no value")
-    cell = plain(searched)
-    if cell.lower() not in NOT_SAID:
-        entry = read_range(row, cell)
+        entry = _range(row, written)
+        if entry is None and (written.lower() not in NOT_SAID or not has_range):
+            tables.say(line, str(error), row.allowed)
+    if has_range:
+        entry = _range(row, searched)
         if entry is None:
-            what = f"the range of {row.name} is not understood and is skipped: {cell!r}"
-            tables.say(line, f"{what}; allowed: {RANGES}")
+            what = f"the range of {row.name} is not understood and is skipped: {searched!r}"
+            tables.say(line, what, RANGES)
     if entry is not None:
         _put(tables, tables.ranges, row.name, line, entry)
+
+
+def _range(row: Hyperparameter, text: str) -> Any:
+    with suppress(BadInput):
+        return read_range(row, text)
+    return None
 
 
 def _put(
@@ -193,63 +181,46 @@ Table = list[tuple[int, list[str]]]
 
 
 def _tables(text: str) -> Iterator[Table]:
-    above: list[str] = []
+    """Yield the tables as GitHub reads them; cells are without emphasis, back-ticks and escapes."""
+    syntax = MarkdownIt("zero").enable(["table", "fence", "escape", "backticks", "emphasis"])
     table: Table = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        cells = _cells(line) if "|" in line else []
-        if cells and all(_RULE.fullmatch(cell) for cell in cells):
-            if not table and len(above) == len(cells):
-                table = [(number - 1, above)]
-        elif cells and table:
-            table.append((number, cells))
-        else:
+    for token in syntax.parse(text):
+        if token.type == "table_close":
             yield table
             table = []
-        above = cells
-    yield table
+        elif token.type == "tr_open" and token.map:
+            table.append((token.map[0] + 1, []))
+        elif table and token.children is not None:
+            cell = "".join(part.content for part in token.children)
+            table[-1][1].append(" ".join(cell.split())[: LONGEST + 1])
 
 
 def _rows(table: Table) -> Iterator[tuple[int, str, str, str]]:
     """Yield (line, name, value and range as written) of each row of a table of hyperparameters."""
-    columns = _columns(table[0][1]) if table else None
+    columns = _columns(table[0][1])
     if columns is None:
         return
     for number, cells in table[1:]:
-        by_column = dict(enumerate(cells))
-        name, value, searched = (
-            " ".join(by_column.get(index, "").split()) for index in columns
-        )
+        name, value, searched = (cells[index] if index >= 0 else "" for index in columns)
         # A row with only a name is a heading between rows: | **Model** | | |
-        if (
-            len(cells) > max(columns[:2])
-            and plain(name)
-            and sum(cell != "" for cell in cells) > 1
-        ):
+        if name and sum(cell != "" for cell in cells) > 1:
             yield number, name, value, searched
-
-
-def _cells(line: str) -> list[str]:
-    edged = line.strip().removeprefix("|")
-    if edged.endswith("|") and not edged.endswith("\\|"):
-        edged = edged[:-1]
-    return [cell.strip()[: LONGEST + 1] for cell in _COLUMN_EDGE.split(edged)]
 
 
 def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
     """Return the columns of names, values and ranges; -1 where there are no ranges."""
-    headings = [NOTE.sub("", " ".join(plain(cell).split())).lower() for cell in header]
-
-    def first(pattern: re.Pattern[str]) -> int:
-        fitting = (
-            at
-            for at, heading in enumerate(headings)
-            if at != name and pattern.fullmatch(heading)
-        )
-        return next(fitting, -1)
-
-    name = -1
-    name = first(_NAME_HEADING)
-    value = next((at for at in map(first, _VALUE_HEADINGS) if at >= 0), -1)
+    headings = [NOTE.sub("", cell).lower() for cell in header]
+    name = _first(headings, _NAME_HEADING)
+    headings[name] = ""
+    value = _first(headings, *_VALUE_HEADINGS)
     if min(name, value) < 0:
         return None
-    return name, value, first(_RANGE_HEADING)
+    return name, value, _first(headings, _RANGE_HEADING)
+
+
+def _first(headings: Sequence[str], *patterns: re.Pattern[str]) -> int:
+    for pattern in patterns:
+        for at, heading in enumerate(headings):
+            if pattern.fullmatch(heading):
+                return at
+    return -1
