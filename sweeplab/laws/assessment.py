@@ -24,40 +24,20 @@ from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import (
     FEWEST_VALUES,
     LAWS,
+    TOLERANCES,
     Law,
     Quantity,
     loss_at,
     optimum_of,
     parameters_of,
+    shown,
 )
-from sweeplab.laws.points import DECADES, LINES, SPREAD, STANDS, Points, design, path_of
+from sweeplab.laws.points import DECADES, LINES, SPREAD, STANDS, Points, across, path_of
 from sweeplab.laws.sentences import Plain, Reason, sentence
 
 IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
 INTERVAL_ONLY = "interval only"
 NEAR = 3.0  # a row is near the optimum if its tokens per parameter are within this factor
-
-
-class Tolerance(NamedTuple):
-    """The largest distance of a 90% interval's ends from the value for `identified`, and for `weak`.
-
-    A factor where `is_factor`: 3 is a third to three times the value. Otherwise a difference.
-    """
-
-    identified: float
-    weak: float
-    is_factor: bool
-
-
-# Meant for use: what is identified may be planned with.
-TOLERANCES = {
-    "exponent": Tolerance(0.06, 0.3, False),
-    "scale": Tolerance(10.0, 30.0, True),
-    "ratio": Tolerance(3.0, 10.0, True),
-    "hyperparameter": Tolerance(1.5, 3.0, True),
-    "irreducible": Tolerance(1.05, 1.3, True),
-    "loss": Tolerance(1.03, 1.1, True),
-}
 
 
 @dataclass(frozen=True)
@@ -129,30 +109,26 @@ def judge(
 
 def design_lacks(points: Points, columns: Sequence[str], needs: Sequence[str]) -> Reason | None:
     """Return what rows lack to tell what the columns do, of which a number depends on those in `needs`."""
-    seen = design(points, columns)
     for name in needs:
-        decades, without = (
-            seen[f"decades of {name}"],
-            seen[f"decades of {name} but for one row"],
-        )
+        logs = np.sort(np.log10(points.sizes[name]))
+        decades = float(logs[-1] - logs[0])
+        without = float(min(logs[-1] - logs[1], logs[-2] - logs[0]))
         facts = {"column": name, "decades": decades, "needed": DECADES[name]}
         if decades < DECADES[name]:
             return Reason("decades", facts)
         if without < STANDS * DECADES[name]:
             return Reason("one row", facts | {"decades": without})
-        distinct = int(seen[f"distinct {name}"])
+        distinct = 1 + np.count_nonzero(np.diff(logs) > 1e-9)
         if distinct < FEWEST_VALUES:
             return Reason("few values", {"column": name, "count": distinct})
     for one, other in LINES:
-        name, facts = (
-            f"sd across one line of {one} against {other}",
-            {"one": one, "other": other},
-        )
-        if name not in seen:
+        if not {one, other} <= {*columns}:
             continue
-        if seen[name] < SPREAD:
-            return Reason("ray", facts | {"spread": seen[name], "needed": SPREAD})
-        if seen[f"{name} but for one row"] < STANDS * SPREAD:
+        spread, without = across(points.sizes, one, other)
+        facts = {"one": one, "other": other}
+        if spread < SPREAD:
+            return Reason("ray", facts | {"spread": spread, "needed": SPREAD})
+        if without < STANDS * SPREAD:
             return Reason("ray but one", facts)
     return None
 
@@ -186,7 +162,7 @@ class Estimate:
     @property
     def shown(self) -> list[float]:
         """Return the value and the ends as numbers of the quantity itself."""
-        return [self.quantity.shown(each) for each in (self.value, self.low, self.high)]
+        return shown(self.quantity.kind, (self.value, self.low, self.high))
 
     def as_dict(self) -> Plain:
         """Return it as plain values; the value is null if it is not identified."""
@@ -352,7 +328,6 @@ class Assessment:
             "tuning": {"how": self.points.tuned, "why": self.raw.tuned_why},
             "misfit": self.misfit.as_dict(),
             "holdout": [each.as_dict() for each in self.tests],
-            "design": design(self.points, law.columns),
             "dropped": self.raw.dropped,
             "conventions": {**self.raw.conventions, "tuning": self.tuning.says},
             "warnings": list(self.warnings),

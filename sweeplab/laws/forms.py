@@ -14,7 +14,7 @@ log N_opt = (log A - log B + beta log(C/k) + log(alpha/beta)) / (alpha + beta): 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
@@ -150,10 +150,39 @@ LAWS: dict[str, Law] = {
 }
 
 
-class Quantity(NamedTuple):
-    """A number of the law: `measure` gives its draws, of its log where `is_log`.
+class Tolerance(NamedTuple):
+    """The largest distance of a 90% interval's ends from the value for `identified`, and for `weak`.
 
-    `kind` names its tolerances, `needs` the columns whose spread it depends on. A scale is no better than the exponent
+    A factor where `is_factor`: 3 is a third to three times the value. Otherwise a difference.
+    """
+
+    identified: float
+    weak: float
+    is_factor: bool
+
+
+# Meant for use: what is identified may be planned with.
+TOLERANCES = {
+    "exponent": Tolerance(0.06, 0.3, False),
+    "scale": Tolerance(10.0, 30.0, True),
+    "ratio": Tolerance(3.0, 10.0, True),
+    "hyperparameter": Tolerance(1.5, 3.0, True),
+    "irreducible": Tolerance(1.05, 1.3, True),
+    "loss": Tolerance(1.03, 1.1, True),
+}
+
+
+def shown(kind: str, measured: Sequence[float]) -> list[float]:
+    """Return numbers of a kind as they are shown: those with a factor are measured in logs."""
+    if TOLERANCES[kind].is_factor:
+        return [math.exp(min(each, 700.0)) for each in measured]
+    return [*measured]
+
+
+class Quantity(NamedTuple):
+    """A number of the law: `measure` gives its draws, of its log where its tolerance is a factor.
+
+    `kind` names its tolerance, `needs` the columns whose spread it depends on. A scale is no better than the exponent
     `of`.
     """
 
@@ -162,25 +191,18 @@ class Quantity(NamedTuple):
     meaning: str
     measure: Callable[[Values], Array]
     needs: tuple[str, ...]
-    is_log: bool = False
     of: str = ""
-
-    def shown(self, measured: float) -> float:
-        """Return the number itself for a value of `measure`."""
-        if self.is_log:
-            return math.exp(min(measured, 700.0))
-        return measured
 
 
 def parameters_of(law: Law) -> list[Quantity]:
     """Return the law's own parameters, as in its formula."""
     about_e = "the irreducible loss, at infinite size and data"
-    quantities = {"E": Quantity("E", "irreducible", about_e, _log_of("E"), law.columns, True)}
+    quantities = {"E": Quantity("E", "irreducible", about_e, _log_of("E"), law.columns)}
     for term in law.terms:
         both = tuple(each.column for each in law.terms if each.exponent == term.exponent)
         about = f"the scale of the {term.column} term"
         quantities[term.scale] = Quantity(
-            term.scale, "scale", about, _log_of(term.scale), (term.column,), True, term.exponent
+            term.scale, "scale", about, _log_of(term.scale), (term.column,), term.exponent
         )
         about = f"the exponent of {' and '.join(both)}"
         exponent = itemgetter(term.exponent)
@@ -224,8 +246,8 @@ def optimum_of(law: Law, budget: float, per_param_token: float) -> list[Quantity
 
     both, at = ("params", "tokens"), f"{budget:.3g} FLOPs"
     quantities = [
-        Quantity(RATIO, "ratio", f"D_opt / N_opt at {at}", ratio, both, is_log=True),
-        Quantity(LOSS_AT_BUDGET, "loss", f"the lowest loss for {at}", loss, both, is_log=True),
+        Quantity(RATIO, "ratio", f"D_opt / N_opt at {at}", ratio, both),
+        Quantity(LOSS_AT_BUDGET, "loss", f"the lowest loss for {at}", loss, both),
     ]
     if of_n.exponent == of_d.exponent:  # in a tied law both grow as the root, whatever the data
         return quantities
@@ -250,4 +272,4 @@ def loss_at(law: Law, target: Mapping[str, float]) -> Quantity:
     def measure(values: Values) -> Array:
         return np.log(law.loss(values, sizes))[:, 0]
 
-    return Quantity(LOSS_AT, "loss", f"the loss at {where}", measure, law.columns, is_log=True)
+    return Quantity(LOSS_AT, "loss", f"the loss at {where}", measure, law.columns)

@@ -23,7 +23,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.laws.assessment import Assessment
 from sweeplab.laws.core import Array, interval
 from sweeplab.laws.fitting import Fit, fit
-from sweeplab.laws.forms import N_OPT, Quantity
+from sweeplab.laws.forms import N_OPT, TOLERANCES, Quantity, shown
 from sweeplab.laws.points import Points, path_of
 from sweeplab.laws.sentences import Plain
 
@@ -105,7 +105,7 @@ class NextRuns:
 
     def as_dict(self) -> Plain:
         """Return it as plain values; a half width is a factor if the quantity is a log."""
-        shown = math.exp if self.quantity.is_log else float
+        now, then = shown(self.quantity.kind, (self.now, self.then))
         runs = []
         for place in np.flatnonzero(self.counts):
             sizes = {
@@ -127,9 +127,9 @@ class NextRuns:
             "n_runs": int(self.counts.sum()),
             "runs": runs,
             "half_width": {
-                "is_factor": self.quantity.is_log,
-                "now": shown(self.now),
-                "then": shown(self.then),
+                "is_factor": TOLERANCES[self.quantity.kind].is_factor,
+                "now": now,
+                "then": then,
             },
         }
 

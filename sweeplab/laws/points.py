@@ -362,28 +362,6 @@ def _combined(
     return kept
 
 
-def design(points: Points, columns: Sequence[str]) -> dict[str, float]:
-    """Return the measures of the gate: decades, distinct values, and the spread of the rows across one line.
-
-    "but for one row" is the measure without the row that matters most.
-    """
-    measures = {}
-    for name in columns:
-        logs = np.sort(np.log10(points.sizes[name]))
-        measures[f"decades of {name}"] = float(logs[-1] - logs[0])
-        measures[f"decades of {name} but for one row"] = float(
-            min(logs[-1] - logs[1], logs[-2] - logs[0])
-        )
-        measures[f"distinct {name}"] = float(1 + np.count_nonzero(np.diff(logs) > 1e-9))
-    for one, other in LINES:
-        if {one, other} <= {*columns}:
-            name = f"sd across one line of {one} against {other}"
-            measures[name], measures[f"{name} but for one row"] = _across(
-                points.sizes, one, other
-            )
-    return measures
-
-
 @dataclass(frozen=True)
 class TokenPath:
     """Tokens that follow params, as on a compute-optimal ladder: `tokens` (params / `params`)^`slope`.
@@ -436,8 +414,8 @@ def path_of(points: Points) -> TokenPath | None:
     )
 
 
-def _across(columns: Sizes, *names: str) -> tuple[float, float]:
-    """The spread of rows across the best line of two columns' logs, and that without the row farthest from the line.
+def across(columns: Sizes, *names: str) -> tuple[float, float]:
+    """Return the spread of rows across the best line of two columns' logs, and that without its farthest row.
 
     It is sqrt(2) times the sd across the line: on a ray of tokens per parameter, the sd of log(D/N).
     """

@@ -37,11 +37,11 @@ from laws.planted_undeclared import WORLDS as UNDECLARED
 from laws.planted_undeclared import undeclared_table
 from scipy.stats import chisquare
 
-from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, TOLERANCES, assess, predict
+from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, assess, predict
 from sweeplab.laws.check import FLAGGED
 from sweeplab.laws.core import MOST_SHARED, TILT_SD, RowErrors, fit_law, interval
 from sweeplab.laws.fitting import fit
-from sweeplab.laws.forms import LAWS, log_n_opt, loss_at, optimum_of, parameters_of
+from sweeplab.laws.forms import LAWS, TOLERANCES, log_n_opt, loss_at, optimum_of, parameters_of
 from sweeplab.laws.isoflop import isoflop
 from sweeplab.laws.next_runs import find_quantity, next_runs
 from sweeplab.laws.points import EACH, Points

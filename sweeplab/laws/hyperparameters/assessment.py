@@ -16,6 +16,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several
 from sweeplab.laws.assessment import design_lacks, judge
 from sweeplab.laws.core import LEVEL, Array, interval
+from sweeplab.laws.forms import shown
 from sweeplab.laws.hyperparameters.runs import SearchedRuns
 from sweeplab.laws.hyperparameters.surface import Surface, fit_surface
 from sweeplab.laws.points import Points, path_of
@@ -44,9 +45,7 @@ class Searched(NamedTuple):
         """Return the entry of a number by its draws, of the log of a best value."""
         ends = interval(draws)
         verdict = judge(kind, *ends, self.lacking, self.doubt)
-        if kind == "hyperparameter":
-            return verdict.entry([math.exp(end) for end in ends], meaning)
-        return verdict.entry(ends, meaning)
+        return verdict.entry(shown(kind, ends), meaning)
 
     @property
     def numbers(self) -> dict[str, Plain]:
