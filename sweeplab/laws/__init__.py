@@ -107,9 +107,8 @@ def fit(
     `tuned` says how the points were tuned: "each" by itself, all by one "shared" setting, or "unknown".
     """
     from sweeplab.laws.assessment import assess, law_for
-    from sweeplab.laws.columns import ROLES, Conventions, Counting, parse_conventions
-    from sweeplab.laws.hyperparameters.excess import searched_points
-    from sweeplab.laws.reading import read_frame
+    from sweeplab.laws.columns import ROLES, Counting, parse_conventions
+    from sweeplab.laws.hyperparameters.excess import file_points, searched_points
 
     named = dict(columns or {})
     unknown = [role for role in named if role not in ROLES]
@@ -119,13 +118,10 @@ def fit(
                 f"columns has no {unknown[0]!r}", ", ".join(ROLES), nearest(unknown[0], ROLES)
             )
         )
-    conventions = Conventions()
-    if count:
-        conventions = parse_conventions(
-            ",".join(f"{what}={how}" for what, how in count.items())
-        )
-    source = "the table"
+    asked = ",".join(f"{what}={how}" for what, how in (count or {}).items())
+    counting = Counting(parse_conventions(asked), named, where, tuned or "")
     if isinstance(table, str | Path):
-        table, source = read_frame(Path(table)), str(table)
-    points = searched_points(table, source, Counting(conventions, named, where, tuned or ""))
+        points = file_points(Path(table), counting)
+    else:
+        points = searched_points(table, "the table", counting)
     return FittedLaw(assess(points, law_for(points, law), flops))

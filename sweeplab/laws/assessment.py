@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -133,22 +133,6 @@ def design_lacks(points: Points, columns: Sequence[str], needs: Sequence[str]) -
     return None
 
 
-def gate(
-    quantity: Quantity, points: Points, law: Law, optimum_ratio: float | None = None
-) -> Reason | None:
-    """Return what the design lacks for a quantity; None if it lacks nothing.
-
-    `optimum_ratio` is the log of the best tokens per parameter.
-    """
-    reason = design_lacks(points, law.columns, quantity.needs)
-    if reason is None and optimum_ratio is not None:
-        ratios = np.log(points.columns["tokens"] / points.columns["params"])
-        if float(np.abs(ratios - optimum_ratio).min()) > math.log(NEAR):
-            # By what factor would give the number away.
-            return Reason("far from optimum", {"factor": NEAR})
-    return reason
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A quantity with its value and the ends of its 90% interval, in the units of its measure, and its verdict."""
@@ -245,9 +229,13 @@ class Assessment:
 
     def judged(self, quantity: Quantity, value: float, low: float, high: float) -> Verdict:
         """Return the verdict on a quantity with this interval."""
-        lacking = gate(
-            quantity, self.points, self.law, value if quantity.kind == "ratio" else None
-        )
+        lacking = design_lacks(self.points, self.law.columns, quantity.needs)
+        if lacking is None and quantity.kind == "ratio":
+            columns = self.points.columns
+            away = np.log(columns["tokens"] / columns["params"]) - value
+            if np.abs(away).min() > math.log(NEAR):
+                # By what factor would give the number away.
+                lacking = Reason("far from optimum", {"factor": NEAR})
         return judge(quantity.kind, value, low, high, lacking, next(iter(self.doubts), None))
 
     def estimate(self, quantity: Quantity) -> Estimate:
@@ -293,7 +281,7 @@ class Assessment:
         if spread is not None:
             from scipy.special import chdtri
 
-            freedom = float((self.raw.weights - 1).sum())
+            freedom = (self.raw.weights - 1).sum()
             low, high = (
                 freedom / chdtri(freedom, tail) for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
             )
@@ -326,8 +314,8 @@ class Assessment:
             "budget_flops": self.budget,
             "measured": self.measured,
             "tuning": {"how": self.points.tuned, "why": self.raw.tuned_why},
-            "misfit": self.misfit.as_dict(),
-            "holdout": [each.as_dict() for each in self.tests],
+            "misfit": vars(self.misfit) | {"says": self.misfit.words},
+            "holdout": [vars(each) | {"says": each.words} for each in self.tests],
             "dropped": self.raw.dropped,
             "conventions": {**self.raw.conventions, "tuning": self.tuning.says},
             "warnings": list(self.warnings),
@@ -415,7 +403,7 @@ def predict(
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")
     random = np.random.default_rng(2)
     # The mean of several seeds is less noisy only up to the number of seeds of the table's rows.
-    few = min(float(seeds), float(np.median(points.weights)))
+    few = min(seeds, np.median(points.weights))
     noise = fit.errors(random, at, few)
     value, low, high = assessment.ends(
         quantity, noise + regret * random.standard_normal(len(noise)) ** 2

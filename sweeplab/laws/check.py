@@ -24,7 +24,7 @@ from sweeplab.laws.core import Array
 from sweeplab.laws.fitting import Fit, fit, groups_of
 from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, has_optimum, log_n_opt
 from sweeplab.laws.points import Points, path_of
-from sweeplab.laws.sentences import Plain, sentence
+from sweeplab.laws.sentences import sentence
 
 FLAGGED, NOT_SEEN, UNSEEN = "flagged", "not seen", "cannot be seen"
 # The compute of the forecast, and its error, that a departure's power is for.
@@ -38,16 +38,16 @@ def _whitened(points: Points, fitted: Fit, columns: Array) -> Array:
     scale = np.sqrt(fitted.weights)
     if fitted.tilted_by:
         z = np.log(fitted.rows[fitted.tilted_by])
-        scale = scale * np.exp(-float(np.median(fitted.draws.tilt)) * (z - z.mean()))
+        scale = scale * np.exp(-np.median(fitted.draws.tilt) * (z - z.mean()))
     scaled, groups = columns * scale[:, None], groups_of(points)
-    if not groups:
+    if groups is None:
         return scaled
-    r = float(np.quantile(fitted.draws.shared, 0.05))  # as far as the rows show it
-    places, sizes = np.unique(np.array(groups), return_inverse=True, return_counts=True)[1:]
+    r = np.quantile(fitted.draws.shared, 0.05)  # as far as the rows show it
+    sizes = np.bincount(groups)
     sums = np.zeros((len(sizes), columns.shape[1]))
-    np.add.at(sums, places, scaled)
+    np.add.at(sums, groups, scaled)
     kept = (1 - np.sqrt((1 - r) / (1 - r + r * sizes))) / sizes
-    return np.asarray((scaled - (kept[:, None] * sums)[places]) / math.sqrt(1 - r))
+    return (scaled - (kept[:, None] * sums)[groups]) / math.sqrt(1 - r)
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,6 @@ class Misfit:
         )
         return sentence(f"form {self.status}", vars(self) | {"powers": powers})
 
-    def as_dict(self) -> Plain:
-        """Return it as plain values."""
-        return vars(self) | {"says": self.words}
-
 
 def misfit(points: Points, fitted: Fit) -> Misfit:
     """Test the form of a law."""
@@ -87,12 +83,12 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     left = columns - basis @ (basis.T @ columns)
     residual = residual - basis @ (basis.T @ residual)
     lengths = np.linalg.norm(left, axis=0)
-    k, freedom, total = len(lengths), points.n - p - len(lengths), float(residual @ residual)
+    k, freedom, total = len(lengths), points.n - p - len(lengths), residual @ residual
     # Else the law contains the departure.
     is_seen = lengths > 1e-6 * np.linalg.norm(columns, axis=0)
     if not is_seen.all() or freedom < 1 or total <= 0:
         return Misfit(law.name, UNSEEN, None, "", {})
-    inside = float(((residual @ np.linalg.qr(left)[0]) ** 2).sum())
+    inside = ((residual @ np.linalg.qr(left)[0]) ** 2).sum()
     variance = max((total - inside) / freedom, 1e-300)
     chance = float(fdtrc(k, freedom, inside / k / variance))
     names = list(law.departures_of)
@@ -119,12 +115,12 @@ def _target(points: Points, fitted: Fit) -> dict[str, float]:
     law = fitted.law
     if not has_optimum(law):
         grown = BEYOND if law.columns == ("flops",) else math.sqrt(BEYOND)
-        return {name: grown * float(points.columns[name].max()) for name in law.columns}
+        return {name: grown * points.columns[name].max() for name in law.columns}
     params, tokens = points.columns["params"], points.columns["tokens"]
-    log_nd = math.log(BEYOND * float((params * tokens).max()))
+    log_nd = math.log(BEYOND * (params * tokens).max())
     ratios = np.log(tokens / params)
-    best = log_nd - 2 * float(log_n_opt(law, fitted.best, log_nd)[0])
-    ratio = float(np.clip(best, ratios.min(), ratios.max()))
+    best = log_nd - 2 * log_n_opt(law, fitted.best, log_nd)[0]
+    ratio = np.clip(best, ratios.min(), ratios.max())
     return {"params": math.exp((log_nd - ratio) / 2), "tokens": math.exp((log_nd + ratio) / 2)}
 
 
@@ -145,10 +141,6 @@ class HoldOut:
     def words(self) -> str:
         """Return the result in words."""
         return sentence("holdout none" if self.cut is None else "holdout", vars(self))
-
-    def as_dict(self) -> Plain:
-        """Return it as plain values."""
-        return vars(self) | {"says": self.words}
 
 
 def hold_out(points: Points, law: Law) -> HoldOut:

@@ -132,6 +132,7 @@ _CELL = re.compile(
     rf"([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*([{''.join(LETTERS)}]))?"
 )
 _LONGEST_SHOWN = 60  # characters of a cell
+_NO_NUMBER = "not a number, such as 0.31, 4e6 or 1.3B"
 # A cell without a number, and a run that gave none, as people write it.
 _NOTHING = "- ? nan none null na n/a inf -inf +inf tbd diverged diverge oom failed fail crashed killed timeout error"
 
@@ -151,12 +152,14 @@ def pairs_of(
 ) -> dict[str, str]:
     """Return {"params": "N", …} of "params=N,tokens=D*1e9,…", the text of an option, whose names are `known` or others.
 
+    An empty text has no pairs.
+
     Raises:
         BadInput: a part that is not a pair, an unknown name, a name that is there twice.
     """
     chosen = {}
     problems = []
-    for pair in text.split(","):
+    for pair in text.split(",") if text else ():
         name, _, value = map(str.strip, pair.partition("="))
         if name not in known and name not in others:
             like = nearest(name, {*known, *others})
@@ -263,9 +266,13 @@ def read_columns(
             unit = _unit(name, role)[1]
         if unit != 1:
             words = f"column {name}, times {unit:g}"
-        values, fault = _numbers(frame, name, unit)
-        if fault:
-            problems.append(Problem(f"{source}: column {name!r} ({role}): {fault}"))
+        values, bad = numbers_of(frame[name], unit)
+        what = _NO_NUMBER
+        if not bad.any():
+            bad, what = values <= 0, "not positive"
+        if bad.any():
+            wrong = fault(frame[name], bad, what)
+            problems.append(Problem(f"{source}: column {name!r} ({role}): {wrong}"))
         read[role] = Column(name, words, values * (factor or 1.0), factor)
     if problems:
         raise BadInput(*problems)
@@ -280,16 +287,10 @@ def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, s
     name, star, text = asked.rpartition("*")
     if asked in known or not star:
         return asked, None, "" if asked in known else f"no column {asked!r}"
-    name, factor = name.strip(), as_number(text)
-    if not 0 < factor < np.inf:
+    name, factor = name.strip(), number_in(text)
+    if not 0 < (factor or 0) < np.inf:
         return name, None, f"{text!r} is no factor for column {name!r}"
     return name, factor, "" if name in known else f"no column {name!r}"
-
-
-def as_number(text: str) -> float:
-    """Return the number that a text is; NaN if it is none."""
-    number = _number(text, 1.0)
-    return math.nan if number is None else number
 
 
 def _unit(name: str, role: str) -> tuple[str, float]:
@@ -314,45 +315,27 @@ def says_unit(asked: str) -> bool:
     return "*" in asked or _unit(asked, "tokens")[1] != 1
 
 
-def coerced(column: pd.Series[Any]) -> Array:
-    """Return a column's numbers, [n]; cells that are none are NaN."""
-    import pandas as pd
-
-    return np.asarray(
-        pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan), np.float64
-    )
-
-
-def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, str]:
-    """A column's numbers, NaN where missing, and its first fault."""
-    import pandas as pd
-
-    column, what = frame[name], "not positive"
+def numbers_of(column: pd.Series[Any], unit: float = 1.0) -> tuple[Array, NDArray[np.bool_]]:
+    """Return a column's numbers, [n], NaN where there is none, and which cells hold something else, [n]."""
     texts = column.astype(str).where(column.notna(), "")
-    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
-        values = coerced(column) * unit
-        bad = values <= 0
-    else:
-        read = {text: _number(text, unit) for text in texts.unique()}
-        values = np.array([read[text] for text in texts], float)
-        bad = texts.map(lambda text: read[text] is None).to_numpy(bool)
-        if bad.any():
-            what = "not a number, such as 0.31, 4e6 or 1.3B"
-        else:
-            bad = values <= 0
-    if not bad.any():
-        return values, ""
-    cells, more = texts[bad], ""
-    text, at = cells.iloc[0], cells.index[0]
+    read = {text: number_in(text, unit) for text in texts.unique()}
+    values = np.array([read[text] for text in texts], float)
+    return values, texts.map(lambda text: read[text] is None).to_numpy(bool)
+
+
+def fault(column: pd.Series[Any], bad: NDArray[np.bool_], what: str = _NO_NUMBER) -> str:
+    """Say which cells, given by a mask, are no number, or are what they must not be."""
+    cells, more = column[bad], ""
+    text, at = str(cells.iloc[0]), cells.index[0]
     if len(text) > _LONGEST_SHOWN:
         text = f"{text[:_LONGEST_SHOWN]}…"
     if len(cells) > 1:
         more = f" and {len(cells) - 1} more"
-    return values, f"{text!r} in {frame.index.name or 'row'} {at}{more} is {what}"
+    return f"{text!r} in {column.index.name or 'row'} {at}{more} is {what}"
 
 
-def _number(text: str, unit: float) -> float | None:
-    """The number in a cell: 1.3B is 1.3e9, an empty cell NaN, any other text None."""
+def number_in(text: str, unit: float = 1.0) -> float | None:
+    """Return the number in a cell: 1.3B is 1.3e9, an empty cell NaN, any other text None."""
     if text.strip().lower() in ("", *_NOTHING.split()):
         return np.nan
     match = _CELL.fullmatch(text.strip())
@@ -381,7 +364,7 @@ def check_plausible(
         role: column.values[keep] for role, column in columns.items() if column.factor != 1
     }
     if {"params", "tokens"} <= asked.keys():
-        ratio = float(np.median(asked["tokens"] / asked["params"]))
+        ratio = np.median(asked["tokens"] / asked["params"])
         if not FEWEST_PER_PARAM <= ratio <= MOST_PER_PARAM:
             role = "tokens" if ratio < FEWEST_PER_PARAM else "params"
             unit = min(
@@ -394,9 +377,9 @@ def check_plausible(
             )
     for role, values in asked.items():
         least, most = PLAUSIBLE[role]
-        number, name = float(values.min()), columns[role].name
+        number, name = values.min(), columns[role].name
         if number >= least and role != "loss":
-            number = float(values.max())
+            number = values.max()
         if columns[role].factor is None and not least <= number <= most:
             raise BadInput(
                 f"{source}: column {name!r} ({role}): {number:.4g}; no run has that: is it in another unit, a "

@@ -165,7 +165,7 @@ class _Model:
                     (
                         at,
                         seed,
-                        float(np.mean([trial[seed] for trial in lowest if seed in trial])),
+                        np.mean([trial[seed] for trial in lowest if seed in trial]),
                     )
                 )
         self.row_seeds = [seed for _, seed, _ in rows]
@@ -193,7 +193,7 @@ class _Model:
         """Return the table's estimates; the effect of a seed on all cells is removed from the best trials' means."""
         effects = dict.fromkeys(self.seeds, 0.0)
         effects |= dict(zip(self.seeds[1:], (self.solve @ self.means)[self.n :], strict=False))
-        center = float(np.mean([effects[seed] for seed in self.row_seeds]))
+        center = np.mean([effects[seed] for seed in self.row_seeds])
         best, gaps = np.zeros(self.n), np.zeros(self.n)
         for at, kept in enumerate(self.kept):
             means = [
@@ -322,7 +322,7 @@ def compare(
 
 
 def _pooled(variance: Array, freedom: Array) -> tuple[Array, Array]:
-    whole = float(freedom.sum())
+    whole = freedom.sum()
     shared = (variance @ freedom / whole)[..., None]
     pooled = (PRIOR * shared + freedom * variance) / (PRIOR + freedom)
     return np.maximum(pooled, variance), np.minimum(PRIOR + freedom, whole)
@@ -345,13 +345,13 @@ def _moments(n_trials: int, count: int) -> tuple[float, ...]:
     drawn = _draw_lowest(n_trials, count, 20_000, np.random.default_rng(0))
     first = drawn[:, 0]
     if count == 1:
-        return float(first.mean()), float(first.var()), 1.0, 1.0, 0.0
+        return first.mean(), first.var(), 1.0, 1.0, 0.0
     gaps = (drawn - drawn[:, :1]).sum(1)
-    varied = float(gaps.var() / gaps.mean() ** 2)
+    varied = gaps.var() / gaps.mean() ** 2
     return (
-        float(first.mean()),
-        float(first.var()),
-        float(gaps.mean()),
+        first.mean(),
+        first.var(),
+        gaps.mean(),
         1 + varied,
         1 / (2 * varied),
     )

@@ -29,8 +29,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.formatting import several
-
 Array = NDArray[np.float64]
 Design = Callable[[Array], Array]  # shape parameters [S, q] to columns [S, n, p]
 # Shares, in 0 to 1, to the values below which a prior has them.
@@ -111,8 +109,7 @@ def fit_law(
 ) -> Draws:
     """Return the posterior of a law of `loss`, [n], whose columns are `design` of the shape parameters.
 
-    Raises:
-        ValueError: there are no more rows than scales.
+    There must be more rows than scales.
     """
     return _Problem(loss, design, priors, noise or RowErrors()).sample()
 
@@ -205,10 +202,8 @@ class _Problem:
     def sample(self) -> Draws:
         """Return draws of the posterior."""
         random = np.random.default_rng(0)
-        p = self.design(self.unknowns(np.zeros((1, self.k)))[0]).shape[2]
-        if self.n <= p:
-            raise ValueError(f"{several(self.n, 'row')} for {several(p, 'scale')}")
         u, weights, marginal = self._importance(random)
+        p = marginal.scales.shape[1]
         order = _resampled(weights, N_DRAWS, random)
         sigma = np.sqrt(marginal.rss[order] / random.chisquare(self.n - p, N_DRAWS))
         step = random.standard_normal((N_DRAWS, p, 1))

@@ -81,7 +81,7 @@ class Tuning:
         mean = np.zeros(self.raw.n)
         if self.record is not None:
             mean = self.record.mean(0)
-        return float(mean.min()), float(mean.mean()), float(mean.max())
+        return mean.min(), mean.mean(), mean.max()
 
     def _drifts(self, record: Array) -> Array:
         """The smooth part in the log sizes of each draw of the excess, less their mean: [S, n]."""
@@ -203,7 +203,7 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
 def _outliers(points: Points, fitted: Fit) -> list[Doubt]:
     errors = fitted.residuals
     scaled = np.abs(errors) * np.sqrt(fitted.weights)
-    sigma = 1.4826 * float(np.median(np.sort(scaled)[len(fitted.law.parameters) :]))
+    sigma = 1.4826 * np.median(np.sort(scaled)[len(fitted.law.parameters) :])
     sigmas = scaled / max(sigma, 1e-300)
     far = np.flatnonzero((sigmas > FAR) & (np.abs(errors) > 1e-5))  # exact losses have none
     if not far.size:

@@ -12,7 +12,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.laws.core import Array, Draws, RowErrors, fit_law
 from sweeplab.laws.forms import Law, Values
-from sweeplab.laws.points import Points, Sizes
+from sweeplab.laws.points import Index, Points, Sizes
 
 # Sizes, and sizes a row, of a table whose rows share errors by size.
 _FEWEST_GROUPS, _MOST_ALONE = 3, 0.75
@@ -88,7 +88,7 @@ class Fit:
         """Return draws of the log of a new run's loss over the law's, [S], at a point that may name its tokens."""
         z = 0.0
         if self.tilted_by in at:
-            z = float(np.log(at[self.tilted_by]) - np.log(self.rows[self.tilted_by]).mean())
+            z = np.log(at[self.tilted_by]) - np.log(self.rows[self.tilted_by]).mean()
         return self.draws.error(random, z, weight)
 
 
@@ -106,15 +106,13 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
     names = {*law.columns, tilted_by, "loss"} - {""}
     rows = {name: points.columns[name] for name in names}
     logs = {name: np.log(rows[name]) for name in law.columns}
-    center = {name: float(log.mean()) for name, log in logs.items()}
+    center = {name: log.mean() for name, log in logs.items()}
     centered = {name: log - center[name] for name, log in logs.items()}
-    tilt, places, groups = None, None, groups_of(points)
+    tilt, groups = None, groups_of(points)
     if tilted_by:
         tilt = np.log(rows[tilted_by])
         tilt = tilt - tilt.mean()
-    if groups:
-        places = np.unique(np.array(groups), return_inverse=True)[1]
-    errors = RowErrors(tilt, places, points.weights)
+    errors = RowErrors(tilt, groups, points.weights)
     draws = fit_law(rows["loss"], law.design(centered, is_bent), law.priors(is_bent), errors)
     values = {"E": draws.scales[:, 0]}
     for place, term in enumerate(law.terms, start=1):
@@ -128,14 +126,23 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
             f"center of {name}": np.full(len(draws.sigma), each)
             for name, each in center.items()
         }
-    return Fit(law, draws, values, rows, points.weights, tilted_by, "params" if groups else "")
+    return Fit(
+        law,
+        draws,
+        values,
+        rows,
+        points.weights,
+        tilted_by,
+        "params" if groups is not None else "",
+    )
 
 
-def groups_of(points: Points) -> tuple[str, ...] | None:
-    """Return the size of each row, which rows share an error by; None if few sizes have two rows, or there are two."""
-    names = tuple(f"{size:.6g}" for size in points.columns.get("params", ()))
-    if _FEWEST_GROUPS <= len(set(names)) <= _MOST_ALONE * len(names):
-        return names
+def groups_of(points: Points) -> Index | None:
+    """Return which size each row has, [n], as rows of one share an error; None if few sizes have two rows."""
+    names = [f"{size:.6g}" for size in points.columns.get("params", ())]
+    groups = np.unique(names, return_inverse=True)[1]
+    if _FEWEST_GROUPS <= len({*names}) <= _MOST_ALONE * len(names):
+        return groups
     return None
 
 

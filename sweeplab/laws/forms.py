@@ -27,7 +27,6 @@ Values = Mapping[str, Array]  # draws of each parameter as in the formula, [S]
 
 EXPONENTS = (0.01, 2.0)  # the ends of their prior: published ones are 0.05 to 0.8
 N_OPT, D_OPT, RATIO = "N_opt exponent", "D_opt exponent", "tokens per parameter"
-LOSS_AT, LOSS_AT_BUDGET = "loss at target", "loss at budget"
 FEWEST_VALUES = 3  # of a column, for E, a scale and an exponent
 # The sd of g and of k in their priors: either moves the forecast at ten times the compute by about 5% of the loss.
 BEND, TOGETHER = 0.2, 0.005
@@ -129,14 +128,18 @@ _N, _D, _C = (
     PowerTerm("B", "beta", "tokens"),
     PowerTerm("A", "alpha", "flops"),
 )
-_CHINCHILLA = "Hoffmann et al. 2022, Training compute-optimal large language models, equation 2"
 _KAPLAN = (
     "Kaplan et al. 2020, Scaling laws for neural language models; E is fitted, theirs is 0"
 )
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
-        Law("chinchilla", "L = E + A/N^alpha + B/D^beta", _CHINCHILLA, (_N, _D)),
+        Law(
+            "chinchilla",
+            "L = E + A/N^alpha + B/D^beta",
+            "Hoffmann et al. 2022, Training compute-optimal large language models, equation 2",
+            (_N, _D),
+        ),
         Law(
             "tied",
             "L = E + A/N^alpha + B/D^alpha",
@@ -247,7 +250,7 @@ def optimum_of(law: Law, budget: float, per_param_token: float) -> list[Quantity
     both, at = ("params", "tokens"), f"{budget:.3g} FLOPs"
     quantities = [
         Quantity(RATIO, "ratio", f"D_opt / N_opt at {at}", ratio, both),
-        Quantity(LOSS_AT_BUDGET, "loss", f"the lowest loss for {at}", loss, both),
+        Quantity("loss at budget", "loss", f"the lowest loss for {at}", loss, both),
     ]
     if of_n.exponent == of_d.exponent:  # in a tied law both grow as the root, whatever the data
         return quantities
@@ -272,4 +275,4 @@ def loss_at(law: Law, target: Mapping[str, float]) -> Quantity:
     def measure(values: Values) -> Array:
         return np.log(law.loss(values, sizes))[:, 0]
 
-    return Quantity(LOSS_AT, "loss", f"the loss at {where}", measure, law.columns)
+    return Quantity("loss at target", "loss", f"the loss at {where}", measure, law.columns)

@@ -72,7 +72,7 @@ def isoflop(
     searched = searched_value(surface, 0, FEWEST_VALUES)
     if doubt:
         searched = searched._replace(doubt=doubt)
-    at = budget or float(points.columns["flops"].max())
+    at = budget or points.columns["flops"].max()
     size = surface.optimum({"flops": math.log(at)}, scatters=False)[:, 0]
     about = f"the parameters of lowest loss for {at:.3g} FLOPs"
     numbers = {
@@ -105,9 +105,9 @@ def _minimum(points: Points, rows: Index, searched: Searched, c: int) -> Plain:
     x, middle, bend = (
         surface.runs.x[counts, 0],
         math.log(best["value"]),
-        float(np.median(surface.bend)),
+        np.median(surface.bend),
     )
-    level = float((surface.runs.y[counts] - bend * (x - middle) ** 2 / 2).mean())
+    level = (surface.runs.y[counts] - bend * (x - middle) ** 2 / 2).mean()
     sizes = np.linspace(x.min(), x.max(), 40)
     loss = np.exp(level + bend * (sizes - middle) ** 2 / 2)
     ends = {

@@ -193,7 +193,7 @@ def _chosen(fitted: Fit, quantity: Quantity, candidates: Candidates, budget: flo
     away = losses - losses.mean(0)
     count = len(number)
     covariance, shared = away.T @ away / count, (number - number.mean()) @ away / count
-    variance, noise = float(number.var()), fitted.sigma**2 / candidates.weight
+    variance, noise = number.var(), fitted.sigma**2 / candidates.weight
     counts = np.zeros(len(candidates.cost))
     left = budget
     for _ in range(MOST_RUNS):
@@ -205,9 +205,9 @@ def _chosen(fitted: Fit, quantity: Quantity, candidates: Candidates, budget: flo
         if worth[best] <= 0:
             break
         counts[best] += 1
-        left -= float(candidates.cost[best])
+        left -= candidates.cost[best]
         step = covariance[:, best] / total[best]
-        variance -= float(shared[best] ** 2 / total[best])
+        variance -= shared[best] ** 2 / total[best]
         shared = shared - step * shared[best]
         covariance = covariance - np.outer(step, covariance[best])
     return counts
@@ -222,7 +222,7 @@ def _imagined(
     columns = {name: column[rows] for name, column in candidates.columns.items()}
     losses, halves = fitted.loss(columns), []
     for draw in random.choice(len(losses), 5, replace=False):
-        noise = float(fitted.draws.sigma[draw]) / math.sqrt(candidates.weight)
+        noise = fitted.draws.sigma[draw] / math.sqrt(candidates.weight)
         loss = losses[draw] * np.exp(noise * random.standard_normal(len(rows)))
         new = columns | {"loss": loss}
         whole = {

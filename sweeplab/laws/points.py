@@ -30,8 +30,8 @@ from sweeplab.laws.columns import (
     Column,
     Counting,
     check_plausible,
-    coerced,
     ended_rows,
+    numbers_of,
     read_columns,
     role_columns,
     rows_where,
@@ -185,7 +185,7 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
     points = points.left_out(f"not where {counting.where}", len(ended) - len(kept))
     passes = next(filter(tells_passes, known), None)
     if passes:  # the laws here hold for new text alone
-        again = coerced(used[passes]) > _ONCE
+        again = numbers_of(used[passes])[0] > _ONCE
         if again.all():
             raise BadInput(f"every row read its text more than once (column {passes})")
         why = f"that read their text more than once (column {passes}; Muennighoff et al. 2023)"
@@ -205,7 +205,7 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         and "flops" not in wanted
         and not says_unit(wanted["tokens"])
     ):
-        ratio = float(np.median(points.columns["tokens"] / points.columns["params"]))
+        ratio = np.median(points.columns["tokens"] / points.columns["params"])
         if ratio * 1e3 <= MOST_PER_PARAM or ratio / 1e3 >= FEWEST_PER_PARAM:
             undeclared.append("tokens")
     return replace(points, undeclared=tuple(undeclared))
@@ -259,7 +259,7 @@ def _usable(
         if name != role:
             conventions[role] = f"column {name}"
         if name in frame:
-            column = coerced(frame[name])
+            column = numbers_of(frame[name])[0]
             shape[role] = np.where(column > 0, column, np.nan)[keep]
     names = tuple(f"{frame.index.name or 'row'} {at}" for at in frame.index[keep])
     return Points(kept, np.ones(len(names)), dropped, conventions, names, shape), keep, read
@@ -348,7 +348,7 @@ def _combined(
     if weights.max() > 1:
         seen = rows[rows["run"].isin(runs.index)]
         away_from_mean = np.log(seen["loss"] / seen["run"].map(runs["loss"]))
-        spread = math.sqrt(float((away_from_mean**2).sum()) / float((weights - 1).sum()))
+        spread = math.sqrt((away_from_mean**2).sum() / (weights - 1).sum())
     words += " at each point"
     if differ:
         words += f", which differ in {several_named(differ)}"
@@ -404,14 +404,12 @@ def path_of(points: Points) -> TokenPath | None:
     # Continued, a slope that is off by chance would leave a ratio that all rows have.
     if abs(slope - 1) < STRAIGHT:
         slope = 1.0
-    spread = float(np.std(y - y.mean() - slope * (x - x.mean())))
-    if spread > min(ON_PATH, ON_PATH * float(np.ptp(y))):
+    spread = np.std(y - y.mean() - slope * (x - x.mean()))
+    if spread > min(ON_PATH, ON_PATH * np.ptp(y)):
         return None
     # A line through few rows lies closer to them than to others.
     spread *= math.sqrt(len(x) / max(len(x) - 2, 1))
-    return TokenPath(
-        float(slope), math.exp(x.mean()), math.exp(y.mean()), spread, float(x.var() * len(x))
-    )
+    return TokenPath(slope, math.exp(x.mean()), math.exp(y.mean()), spread, x.var() * len(x))
 
 
 def across(columns: Sizes, *names: str) -> tuple[float, float]:
@@ -424,6 +422,6 @@ def across(columns: Sizes, *names: str) -> tuple[float, float]:
     for _ in range(2):
         logs = logs - logs.mean(1, keepdims=True)
         away = np.linalg.eigh(logs @ logs.T)[1][:, 0] @ logs
-        spreads.append(math.sqrt(2 * float((away**2).mean())))
+        spreads.append(math.sqrt(2 * (away**2).mean()))
         logs = np.delete(logs, np.abs(away).argmax(), axis=1)
     return spreads[0], spreads[1]

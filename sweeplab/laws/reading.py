@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_COLUMNS = 2_000  # pandas takes seconds for more, and no table of runs has them
-_MOST_BYTES = 2**30  # of a text: a file with holes must not fill the memory
 
 
 def read_frame(path: Path) -> pd.DataFrame:
@@ -27,17 +26,13 @@ def read_frame(path: Path) -> pd.DataFrame:
     Raises:
         BadInput: another suffix, no file, a file that holds no table, or two columns of one name.
     """
-    import pandas as pd
 
     if not is_table(path):
         raise BadInput(
             Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(_READERS))
         )
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise BadInput(Problem("is no file", file=path))
-    read = _READERS[path.suffix.lower()]
     try:
-        frame = pd.read_parquet(path) if read is None else read(_text_of(path))
+        frame = _READERS[path.suffix.lower()](read_bytes(path))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
     # Of pandas, Arrow, decoders and JSON.
@@ -62,22 +57,19 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def _text_of(path: Path) -> str:
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
-    content = read_bytes(path, is_large=True)
+def _text_of(content: bytes) -> str:
     if b"\0" in content:
         raise ValueError("it holds NUL bytes: it is no text")
     return content.decode("utf-8-sig")
 
 
-def _read_csv(text: str) -> pd.DataFrame:
+def _read_csv(content: bytes) -> pd.DataFrame:
     """The table of a text; lines that begin with # are comments."""
     import pandas as pd
 
     lines = [
         "" if line.lstrip().startswith("#") else line
-        for line in text.replace("\r\n", "\n").split("\n")
+        for line in _text_of(content).replace("\r\n", "\n").split("\n")
     ]
     header = next((line.strip() for line in lines if line.strip()), "")
     separator = max(",;\t", key=header.count)
@@ -98,16 +90,22 @@ def _read_csv(text: str) -> pd.DataFrame:
     return frame
 
 
-def _read_json(text: str) -> pd.DataFrame:
+def _read_json(content: bytes) -> pd.DataFrame:
     """The table of a list of runs."""
-    return _of_records(json.loads(text))
+    return _of_records(json.loads(_text_of(content)))
 
 
-def _read_json_lines(text: str) -> pd.DataFrame:
+def _read_parquet(content: bytes) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.read_parquet(io.BytesIO(content))
+
+
+def _read_json_lines(content: bytes) -> pd.DataFrame:
     import pandas as pd
 
     records = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_text_of(content).splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -129,12 +127,12 @@ def _of_records(records: Any) -> pd.DataFrame:
     return pd.json_normalize(records, sep="/")
 
 
-# What reads the text of a file; pandas reads Parquet itself.
-_READERS: dict[str, Callable[[str], pd.DataFrame] | None] = {
+# What reads the content of a file.
+_READERS: dict[str, Callable[[bytes], pd.DataFrame]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".json": _read_json,
     ".jsonl": _read_json_lines,
-    ".parquet": None,
+    ".parquet": _read_parquet,
 }
 SUFFIXES = tuple(_READERS)

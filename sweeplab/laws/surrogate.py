@@ -94,7 +94,7 @@ class Scales(NamedTuple):
     def of(cls, vector: Floats, n_columns: int) -> Scales:
         """Return the hyperparameters that a vector holds."""
         length, rest = vector[:n_columns], vector[n_columns:]
-        return cls(length, float(rest[0]), float(rest[1]), float(rest[2]), rest[3:])
+        return cls(length, rest[0], rest[1], rest[2], rest[3:])
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def condition(
     columns: Columns, scales: Scales, x: Floats, y: Floats, extra: Floats
 ) -> Surrogate:
     """Return the process given rows as in `fit_scales`; rows far from what all others predict count less."""
-    center = float(y.mean())
+    center = y.mean()
     surrogate = _conditioned(columns, scales, x, y, extra, center)
     far = np.maximum((np.abs(surrogate.errors) / FAR) ** 2 - 1, 0)
     if not far.any():
@@ -244,7 +244,7 @@ def _fitted_scales(
             ]
         )
         value = y @ weights / 2 + np.log(np.diag(lower)).sum() + away @ away / 2
-        return float(value), away / sd - gradient / 2
+        return value, away / sd - gradient / 2
 
     best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": 40})
     return Scales.of(best.x, n_columns)

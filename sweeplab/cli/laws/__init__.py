@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.options import argument, option, studies
 from sweeplab.cli.printing import cell_text, print_rows, say, say_prose
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies
     from sweeplab.laws.columns import Counting
     from sweeplab.laws.hyperparameters.assessment import HyperparameterLaws
-    from sweeplab.laws.hyperparameters.runs import SearchedRuns
     from sweeplab.laws.points import Points
 
 
@@ -73,29 +72,28 @@ class Read:
     counting: Counting
     studies: Studies | None
 
-    def hyperparameters(self, is_asked: bool = False) -> HyperparameterLaws | None:
+    def hyperparameters(self) -> HyperparameterLaws | None:
         """Return the laws of the searched values; None where nothing was searched.
 
         Raises:
-            BadInput: nothing was searched though it is asked, or a column of a hyperparameter was named.
+            BadInput: nothing was searched though a column of a hyperparameter was named.
         """
-        from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
-
-        try:
-            return assess_hyperparameters(self._searched_runs())
-        except BadInput:
-            if is_asked or self.counting.roles != self.counting.columns:
-                raise
-            return None
-
-    def _searched_runs(self) -> SearchedRuns:
         from sweeplab.analysis.studies import tuned_runs
+        from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
         from sweeplab.laws.hyperparameters.runs import runs_of_frame
         from sweeplab.laws.reading import read_frame
 
-        if self.studies is None:
-            return runs_of_frame(read_frame(Path(self.source)), self.source, self.counting)
-        return tuned_runs(self.studies.runs, self.source, self.counting, self.studies.design)
+        source, counting = self.source, self.counting
+        try:
+            if self.studies is None:
+                runs = runs_of_frame(read_frame(Path(source)), source, counting)
+            else:
+                runs = tuned_runs(self.studies.runs, source, counting, self.studies.design)
+            return assess_hyperparameters(runs)
+        except BadInput:
+            if counting.roles != counting.columns:
+                raise
+            return None
 
 
 def read_source(
@@ -112,24 +110,17 @@ def read_source(
     from sweeplab.laws.columns import (
         ROLES,
         SEARCHED_NAMES,
-        Conventions,
         Counting,
         pairs_of,
         parse_conventions,
     )
     from sweeplab.laws.hyperparameters.excess import file_points
 
-    conventions, named = Conventions(), {}
-    if count:
-        conventions = parse_conventions(count)
-    if columns:
-        named = pairs_of("--columns", columns, (*ROLES, *SEARCHED_NAMES), TABLE)
-    counting = Counting(conventions, named, where or "", tuned or "")
+    named = pairs_of("--columns", columns or "", (*ROLES, *SEARCHED_NAMES), TABLE)
+    counting = Counting(parse_conventions(count or ""), named, where or "", tuned or "")
     if is_file(source):
         return Read(source, file_points(Path(source), counting), counting, None)
     names = names_in(source)
-    for name in filter(is_file, names):
-        raise BadInput(Problem(f"{name!r} is a file", "studies, with commas between them"))
     every = read_studies(lab, names)
     studies = every.only(counting.where)
     counting = studies.settled(counting)

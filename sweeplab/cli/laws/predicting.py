@@ -150,19 +150,14 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> Prediction
 
 def _best_values(read: Read, asked: Point) -> Plain:
     """Predict the best searched values of a size; without any searched, there are none."""
-    from sweeplab.laws.columns import COUNTS
     from sweeplab.laws.hyperparameters.assessment import predict_values
 
-    is_asked, size = bool(asked.keys() - set(COUNTS)), {**asked}
-    size.pop("flops", None)
-    laws = read.hyperparameters(is_asked)
+    laws = read.hyperparameters()
     if laws is None:
         return {}
     try:
-        predicted = predict_values(laws, size)
+        predicted = predict_values(laws, asked)
     except BadInput:  # the laws are in other sizes, or hold along a path
-        if is_asked:
-            raise
         return {}
     return {"values": predicted["best"], "regret": predicted["regret"]}
 

@@ -59,7 +59,7 @@ class Searched(NamedTuple):
             draws = surface.exponents[:, k, self.j]
             entries[f"exponent of {size}"] = self.entry("exponent", draws, meaning)
         largest = int(surface.runs.logs.sum(axis=1).argmax())
-        logs = {name: float(surface.runs.log_of(name)[largest]) for name in surface.sizes}
+        logs = {name: surface.runs.log_of(name)[largest] for name in surface.sizes}
         law = surface.optimum(logs, scatters=False)[:, self.j]
         meaning = f"the best {self.name} there, on the law"
         entries["at the largest cell"] = self.entry("hyperparameter", law, meaning)

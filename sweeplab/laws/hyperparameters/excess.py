@@ -68,7 +68,7 @@ def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], Array | No
         for name in runs.sizes:
             if name in columns:
                 far += (np.log(columns[name])[:, None] - runs.log_of(name)) ** 2
-        return np.asarray(draws[:, far.argmin(1)])
+        return draws[:, far.argmin(1)]
 
     return record
 

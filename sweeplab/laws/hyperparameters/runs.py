@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +20,10 @@ from sweeplab.laws.columns import (
     SEARCHED_NAMES,
     SHAPE,
     Counting,
-    as_number,
-    coerced,
     ended_rows,
+    fault,
+    number_in,
+    numbers_of,
     pairs_of,
     read_columns,
     role_columns,
@@ -74,9 +74,7 @@ class SearchedRuns:
         shown = [name for name in (*reversed(SHAPE), "params", "tokens") if name in self.sizes]
         if set(SHAPE) <= set(shown):
             shown.remove("params")
-        return ",".join(
-            f"{name}={rounded(math.exp(float(self.log_of(name)[c])))}" for name in shown
-        )
+        return ",".join(f"{name}={rounded(math.exp(self.log_of(name)[c]))}" for name in shown)
 
     def over(self, names: Sequence[str]) -> SearchedRuns:
         """Return the runs with some of the searched values; the others count as noise, and `notes` says so."""
@@ -99,11 +97,6 @@ class SearchedRuns:
         import pandas as pd
 
         return np.asarray(pd.Series(values).groupby(self.cell).agg(how))
-
-    @cached_property
-    def lowest(self) -> Array:
-        """Return the lowest log loss of each cell."""
-        return self.of_cells(self.y, "min")
 
     def averaged(self) -> SearchedRuns:
         """Return a row for each trial, with the mean log loss of its seeds."""
@@ -135,7 +128,7 @@ def parse_at(text: str) -> dict[str, float]:
     target = {}
     for name, number in pairs_of("--at", text, (*SIZES, "flops", *_SHORT)).items():
         role = _SHORT.get(name, name)
-        target[role] = as_number(number)
+        target[role] = number_in(number) or 0.0
         if not 0 < target[role] < math.inf:
             raise BadInput(
                 Problem(
@@ -172,7 +165,10 @@ def runs_of_frame(
     taken = {*(column.name for column in read.values()), *named.values()}
     settings = setting_columns(known, taken) | named
     for name in sorted(settings, key=lambda name: [*SEARCHED_NAMES, name].index(name)):
-        values[name] = _numbers(frame, settings[name], name, source)
+        cells = frame[settings[name]]
+        values[name], bad = numbers_of(cells)
+        if 0 < bad.mean() < 0.5:  # else a column of words
+            raise BadInput(f"{source}: column {settings[name]!r} ({name}): {fault(cells, bad)}")
         words[name] = f"column {settings[name]}"
     sizes = [name for name in SIZES if name in values]
     if not sizes:
@@ -208,19 +204,6 @@ def runs_of_frame(
         seeds=np.ones(int(keep.sum())),
         notes=notes,
     )
-
-
-def _numbers(frame: pd.DataFrame, column: str, name: str, source: str) -> Array:
-    """A column's numbers; NaN for what is no number, unless most are: then the others are refused."""
-    cells = frame[column]
-    values = coerced(cells)
-    if cells.dtype == bool:
-        values = np.full(len(cells), np.nan)
-    bad = cells[np.isnan(values) & cells.notna().to_numpy()]
-    if len(bad) and len(bad) < len(cells) / 2:
-        cell = f"{str(bad.iloc[0])[:60]!r} in {frame.index.name or 'row'} {bad.index[0]}"
-        raise BadInput(f"{source}: column {column!r} ({name}): {cell} is not a number")
-    return values
 
 
 def _searched(values: Mapping[str, Array], cell: Index) -> tuple[list[str], tuple[str, ...]]:

@@ -181,7 +181,7 @@ class _Regression:
         self.n_values = int(runs.x.shape[1])
         self.first, self.second = np.triu_indices(self.n_values)
         self.noise, self.is_sure = window / 4, False
-        above = runs.y - runs.lowest[runs.cell]
+        above = runs.y - runs.of_cells(runs.y, "min")[runs.cell]
         self.used = above <= 1.5 * window
         self.bend = 2 * window * np.eye(self.n_values)
         # A first guess of the law, through the places of the lowest losses of each cell.
@@ -260,7 +260,7 @@ class _Regression:
         n_free = max(self.n_free, 1)
         rss = squares + float(precision @ (best - mean) ** 2)
         log_density = -n_free / 2 * math.log(rss + 1e-300)
-        log_density += float(np.log(np.diag(inverse)).sum() + np.log(precision).sum() / 2)
+        log_density += np.log(np.diag(inverse)).sum() + np.log(precision).sum() / 2
         variance = (inverse**2).sum(0)
         n_effective = len(mean) - float(precision @ variance)
         return _Posterior(
@@ -276,7 +276,7 @@ class _Regression:
             _, bend, moves = self.parts(posterior.best)
             if np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND:
                 return False
-            freedom = max(float(self.used.sum()) - posterior.n_effective, 1.0)
+            freedom = max(self.used.sum() - posterior.n_effective, 1.0)
             self.noise = max(math.sqrt(posterior.squares / freedom), 1e-7)
             curvature_error = np.diag(self.parts(self.noise * np.sqrt(posterior.variance))[1])
             is_known = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
