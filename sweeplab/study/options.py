@@ -68,7 +68,7 @@ class AlgorithmRow:
     @property
     def optuna_defaults(self) -> dict[str, Any]:
         """Return Optuna's defaults of its arguments; `inspect.Parameter.empty` is that of a required one."""
-        parameters = inspect.signature(self.optuna_class.__init__).parameters
+        parameters = inspect.signature(self.optuna_class).parameters
         return {name: parameter.default for name, parameter in parameters.items()}
 
     @functools.cached_property
@@ -76,7 +76,7 @@ class AlgorithmRow:
         """Return the options that a study file can set, by Optuna's names: those whose values YAML can express."""
         fields = dict(self.own)
         names = {optunas: ours for ours, optunas in self.aliases.items()}
-        for name, parameter in inspect.signature(self.optuna_class.__init__).parameters.items():
+        for name, parameter in inspect.signature(self.optuna_class).parameters.items():
             kind = _type_of(name, inspect.formatannotation(parameter.annotation))
             if kind is None or name == "seed":
                 continue
@@ -169,10 +169,7 @@ class Algorithm(Section):
             at = () if isinstance(written, str) else ("type",)
             raise Refusal("", " | ".join(cls.rows), nearest(kind, cls.rows), at=at)
         options = cls.rows[kind].options.model_validate(held.get("options", held))
-        ordered = [
-            name for name in type(options).model_fields if name in options.model_fields_set
-        ]
-        return {"type": kind, "options": {name: getattr(options, name) for name in ordered}}
+        return {"type": kind, "options": options.model_dump(exclude_unset=True)}
 
     @pydantic.model_validator(mode="after")
     def _accepted_by_optuna(self) -> Self:
@@ -204,17 +201,15 @@ def build(algorithm: Algorithm, **unasked: Any) -> Any:
     Raises:
         ValueError: Optuna refuses an option.
     """
-    from optuna.exceptions import ExperimentalWarning
-
     row = algorithm.rows[algorithm.type]
     arguments = {**unasked, **row.defaults}
     arguments |= {
         name: value for name, value in algorithm.options.items() if name not in row.own
     }
-    return _made(row.optuna_class, arguments, ExperimentalWarning, FutureWarning)
+    return _made(row.optuna_class, arguments)
 
 
-_PLAIN = (bool, int, float, str, tuple, list, type(None))
+_PLAIN = (bool, int, float, str, tuple, list)
 
 
 def as_written(algorithm: Any) -> Any:
@@ -246,13 +241,13 @@ def as_written(algorithm: Any) -> Any:
 
 def _arguments(algorithm: Any) -> dict[str, Any]:
     held, kind = _held(algorithm), type(algorithm)
-    parameters = inspect.signature(kind.__init__).parameters
+    parameters = inspect.signature(kind).parameters
     arguments = {
         name: held[name]
         for name, row in parameters.items()
         if row.default is row.empty and name in held
     }
-    usual = dict.fromkeys(held, -math.inf) | dict.fromkeys(arguments)
+    usual = dict.fromkeys(held, -math.inf)
     with suppress(TypeError, ValueError):  # one of several arguments may be required
         usual = _held(_made(kind, arguments))
     arguments |= {
@@ -270,11 +265,10 @@ def _arguments(algorithm: Any) -> dict[str, Any]:
     return arguments
 
 
-def _made(kind: type[Any], arguments: Mapping[str, Any], *ignored: type[Warning]) -> Any:
-    """Make an object without warnings, or without those that are `ignored`."""
+def _made(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
+    """Make an object without warnings, such as that it is experimental."""
     with warnings.catch_warnings():
-        for category in ignored or (Warning,):
-            warnings.simplefilter("ignore", category)
+        warnings.simplefilter("ignore")
         return kind(**arguments)
 
 

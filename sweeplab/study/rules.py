@@ -134,19 +134,14 @@ class Rule:
 
 def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
     """Return the rules that every trial of a study has to meet: first the built-in ones, then its constraints."""
-    every = list[Rule]()
-    for name, entry in spec.search.items():
-        if isinstance(entry, Derived):
-            every.append(_derived_rule(name, entry))
+    every = [
+        _derived_rule(name, entry)
+        for name, entry in spec.search.items()
+        if isinstance(entry, Derived)
+    ]
     for shape in SHAPE_REQUIREMENTS:
-        every.append(
-            Rule(
-                shape.text,
-                spec.place(*shape.names),
-                frozenset(shape.names),
-                _shape_meets(shape),
-            )
-        )
+        place = spec.place(*shape.names)
+        every.append(Rule(shape.text, place, frozenset(shape.names), _shape_meets(shape)))
     if spec.place("head_dim") == NOWHERE:
         every.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
     if sizes:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import pydantic
 from pydantic import (
@@ -99,12 +98,11 @@ class Section(pydantic.BaseModel):
     def _known_keys(
         cls, written: Any, validate: pydantic.ModelWrapValidatorHandler[Any]
     ) -> Any:
-        known = [*cls.model_fields]
-        for field in cls.model_fields.values():
-            if isinstance(field.validation_alias, pydantic.AliasChoices):
-                known += [
-                    alias for alias in field.validation_alias.choices if isinstance(alias, str)
-                ]
+        known = [
+            alias
+            for name, field in cls.model_fields.items()
+            for alias in getattr(field.validation_alias, "choices", [name])
+        ]
         try:
             return validate(written)
         except ValidationError as error:
@@ -123,21 +121,17 @@ def key(default: Any, meaning: str, **bounds: Any) -> Any:
     return Field(default, description=meaning, **bounds)
 
 
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+
+
 def _seconds(written: Any) -> Any:
     if not isinstance(written, str):
         return written
-    amount = "([0-9.]+)"
-    parts = re.fullmatch(
-        rf"(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?", written.strip()
-    )
-    with suppress(ValueError):  # a part with two points
-        amounts = [float(part or 0.0) for part in parts.groups()] if parts else []
-        if any(amounts):
-            return sum(
-                amount * unit
-                for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True)
-            )
-    raise Refusal("", "30m, 2h, 90s, 1h30m, or a number of seconds")
+    number = r"\d+(?:\.\d+)?"
+    parts = re.fullmatch(f"({number}d)?({number}h)?({number}m)?({number}s)?", written.strip())
+    if not parts or not parts[0]:
+        raise Refusal("", "30m, 2h, 90s, 1h30m, or a number of seconds")
+    return sum(float(part[:-1]) * _SECONDS[part[-1]] for part in parts.groups() if part)
 
 
 def _count(written: Any) -> Any:
@@ -153,10 +147,7 @@ def seed_number(written: Any) -> Any:
     Raises:
         Refusal: it is none.
     """
-    try:
-        return TABLE["seed"].check(written)
-    except ValueError:
-        raise Refusal("", TABLE["seed"].allowed) from None
+    return _checked(TABLE["seed"], written)
 
 
 def local(place: str) -> str:
@@ -195,9 +186,12 @@ def expression_of(written: Any) -> Expression:
 
 
 def _literal(written: Any, place: pydantic.ValidationInfo) -> Any:
-    row: Hyperparameter | None = place.context
-    if row is None:
+    if place.context is None:
         return written
+    return _checked(place.context, written)
+
+
+def _checked(row: Hyperparameter, written: Any) -> Any:
     try:
         return row.check(written)
     except ValueError:
@@ -213,10 +207,7 @@ def _end(written: Any, place: pydantic.ValidationInfo) -> Any:
     return _literal(written, place)
 
 
-_Some = TypeVar("_Some", list[Any], tuple[Any, ...])
-
-
-def _distinct(values: _Some) -> _Some:
+def _distinct(values: Sequence[Any]) -> Sequence[Any]:
     for index, value in enumerate(values):
         if value in values[:index]:
             raise Refusal("is given twice", at=(index,))
@@ -228,11 +219,9 @@ Seconds = Annotated[
     Positive,
     BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")]),
 ]
-_COUNT = {
-    "anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNTED}, {"const": AUTO}]
-}
 Place = Annotated[str, Field(min_length=1), pydantic.AfterValidator(local)]
-Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
+_COUNTED = Annotated[int, Field(ge=1, le=MOST_COUNTED)]
+Count = Annotated[int | str, PlainValidator(_count, _COUNTED | Literal["auto"])]
 SeedNumber = Annotated[
     int, PlainValidator(seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])
 ]
@@ -341,9 +330,8 @@ class Range(Entry):
         """Return the range as Optuna's distribution."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
-        if self.integer:
-            return IntDistribution(**self._optuna)
-        return FloatDistribution(**self._optuna)
+        kind = IntDistribution if self.integer else FloatDistribution
+        return kind(**self._optuna)
 
     def suggest(self, trial: BaseTrial, name: str) -> Any:
         """Ask Optuna for a value; return it as the hyperparameter's own type."""

@@ -6,7 +6,7 @@ Pydantic checks each value, in `spec` and `search`; here is checked what depends
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from typing import Any, get_args
 
@@ -148,22 +148,21 @@ def _check_first_trial(spec: StudySpec, problems: Problems) -> None:
 def _check_cycles(
     spec: StudySpec, explicit: Set[str], lengths: Sequence[str], problems: Problems
 ) -> None:
-    graph = {name: sorted(behind) for name, behind in FACTS.items()}
-    graph |= {
-        name: sorted(behind) for name, (behind, _) in SETTLED.items() if name not in explicit
-    }
+    searched = {name: needs(entry) for name, entry in spec.search.items()}
+    graph: dict[str, Iterable[str]] = {**searched, **FACTS}
+    graph |= {name: behind for name, (behind, _) in SETTLED.items() if name not in explicit}
     for name in lengths:
         if name in LENGTHS_OF:
-            graph["max_iters"] = sorted(LENGTHS_OF[name])
-    graph |= {name: sorted(needs(entry)) for name, entry in spec.search.items()}
+            graph["max_iters"] = LENGTHS_OF[name]
+    graph |= searched
     try:
-        graphlib.TopologicalSorter(graph).prepare()
+        graphlib.TopologicalSorter(
+            {name: sorted(behind) for name, behind in graph.items()}
+        ).prepare()
     except graphlib.CycleError as error:
-        circle = error.args[1][::-1]
+        circle = error.args[1]
         first = next(name for name in spec.search if name in circle)
-        start = circle.index(first)
-        names = [*circle[start:-1], *circle[:start], first]
-        what = f"{first} depends on itself: {' needs '.join(names)}"
+        what = f"{first} depends on itself: {' needs '.join(reversed(circle))}"
         problems.add(("search", first), what, at_key=True)
 
 
