@@ -18,7 +18,7 @@ from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.file.resolve import preset
-from sweeplab.study.inputs import placed_dataset
+from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import sample_cell
 from sweeplab.study.space import FEW, Space, cells_named, spaces_of
 from sweeplab.study.spec import StudySpec
@@ -96,7 +96,7 @@ def models_of(
         BadInput: the file is wrong, its data are missing, or it has no such cell.
     """
     spec = read_study(file_of(file), overrides)
-    shapes = _shapes(spec, placed_dataset(spec).sizes, cell)
+    shapes = _shapes(spec, study_dataset(spec).sizes, cell)
     return [Sized(key, shape) for key, shape in shapes.items()]
 
 
@@ -128,7 +128,7 @@ def check_coordinates(
     from sweeplab.train.coordinates import coordinates, growth
 
     spec = read_study(file, overrides)
-    data = placed_dataset(spec)
+    data = study_dataset(spec)
     base = int(spec.fixed.get("mup_base_width", TABLE["mup_base_width"].default))
     models = []
     for parametrization, factor in itertools.product(TABLE["parametrization"].choices, TIMES):

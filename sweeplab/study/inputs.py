@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,31 +46,22 @@ def study_dataset(spec: StudySpec) -> Dataset:
     """Return a study's data, from the cache if possible; with the tokenizer of the run in init_from, if any.
 
     Raises:
-        BadInput: as `prepare` and `read_start` do.
+        BadInput: the data or the run cannot be read; points at the line of the study that names them.
     """
     data, start = spec.data, read_start(spec)
     trained = start.tokenizer if start else None
     places = {name: getattr(data, name) for name in DATA_FILES}
     fields = (data.field,) if isinstance(data.field, str) else tuple(data.field or ())
     source = Source(**places, fields=fields, encoding=data.encoding or "")
-    return prepare(
-        data.corpus, data.tokenizer, source, vocab_size=data.vocab_size, trained=trained
-    )
-
-
-def placed_dataset(spec: StudySpec) -> Dataset:
-    """Return a study's data.
-
-    Raises:
-        BadInput: the data cannot be read; points at the line of the study that names them.
-    """
     try:
-        return study_dataset(spec)
+        return prepare(
+            data.corpus, data.tokenizer, source, vocab_size=data.vocab_size, trained=trained
+        )
     except BadInput as error:
         name = next(iter(spec.data_files), "corpus")
-        with spec.blaming(
-            ("data", "vocab_size" if isinstance(error, WrongVocabulary) else name)
-        ):
+        if isinstance(error, WrongVocabulary):
+            name = "vocab_size"
+        with spec.blaming(("data", name)):
             raise
 
 
@@ -119,15 +110,13 @@ def overlap_warnings(data: DataDescription) -> list[str]:
     ]
 
 
-def write_baselines(folder: StudyFolder, spaces: Iterable[Space], dataset: Dataset) -> None:
+def write_baselines(folder: StudyFolder, spaces: Sequence[Space], dataset: Dataset) -> None:
     """Write the n-gram baseline of each cell, for a typical trial of it, into the study's folder.
 
     All count as many tokens as the longest of these trials reads: cells are compared with one baseline.
     """
-    baselines, spaces = {}, list(spaces)
-    longest = max(
-        (train_tokens(space.typical, space.typical.max_iters) for space in spaces), default=0
-    )
+    baselines = {}
+    longest = max(train_tokens(space.typical, space.typical.max_iters) for space in spaces)
     for space in spaces:
         if baseline := find_baseline(dataset, space.typical, n_read=longest):
             baselines[space.cell.key] = asdict(baseline)

@@ -93,13 +93,11 @@ def divide_machine(
 
     With fewer stacks than cores there is one worker per stack and they share all cores: a single run gets all.
     """
-    if n_gpus:
-        count = min(n_stacks, n_gpus if workers == "auto" else int(workers))
-        return [
-            WorkerResources(max(1, n_cpus // count), index % n_gpus) for index in range(count)
-        ]
-    count = max(1, min(n_stacks, n_cpus)) if workers == "auto" else int(workers)
-    return [WorkerResources(max(1, n_cpus // count))] * count
+    count = min(n_stacks, n_gpus or n_cpus) if workers == AUTO else int(workers)
+    threads = max(1, n_cpus // count)
+    return [
+        WorkerResources(threads, index % n_gpus if n_gpus else None) for index in range(count)
+    ]
 
 
 def stack_capacity(
@@ -388,19 +386,21 @@ def _only(values: set[Any]) -> Any:
 def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
     """Yield warnings of what the user may not have intended, from samples of every cell."""
 
-    def varies(name: str) -> bool:
-        return any(len({getattr(run, name) for run in cell.valid}) > 1 for cell in cells)
-
     counts = [cell.space.n_points for cell in cells if cell.space.n_points is not None]
     asked = spec.budget.trials_per_cell
     if counts and (asked is None or min(counts) < asked):
         fewest = several(min(counts), "point")
         yield f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise"
     runs = [run for cell in cells for run in cell.valid]
-    varying = {name for name in spec.search if TABLE[name].shape and varies(name)}
-    sizes = ", ".join(sorted(name for name in varying if TABLE[name].kind == "int"))
+    sizes = [
+        name
+        for name in sorted(spec.search)
+        if TABLE[name].shape
+        and TABLE[name].kind == "int"
+        and any(len({getattr(run, name) for run in cell.valid}) > 1 for cell in cells)
+    ]
     if sizes:
-        yield f"{sizes} searched: sampling and pruning compare different sizes in a cell"
+        yield f"{', '.join(sizes)} searched: sampling and pruning compare different sizes in a cell"
     if any(run.warmup_iters >= run.max_iters for run in runs):
         yield "warmup_iters is not below max_iters: the learning rate never reaches its peak"
 
@@ -434,8 +434,7 @@ def n_startup_trials(spec: StudySpec, trials_per_cell: int | None) -> int:
     if sampler.type == JOINT:
         shared = JOINT_STARTUP * (len(spec.search) + 1)
         return max(1, min(math.ceil(shared / spec.n_points), (trials_per_cell or shared) // 2))
-    defaults = SAMPLERS[sampler.type].optuna_defaults
-    most = int(defaults.get(name, 0))
+    most = int(SAMPLERS[sampler.type].optuna_defaults.get(name, 0))
     if trials_per_cell is None or not most:
         return most
     return max(1, min(most, math.floor(STARTUP_SHARE * trials_per_cell)))
@@ -462,9 +461,7 @@ def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int) -> B
         return AskedGrid(
             {name: [*stored_values(each)] for name, each in space.parameters.items()}, cell_seed
         )
-    if sampler.type == "qmc":
-        seed = cell_seed
-    unasked: dict[str, Any] = {"seed": seed}
+    unasked: dict[str, Any] = {"seed": cell_seed if sampler.type == "qmc" else seed}
     if sampler.type == "tpe" and space.conditional:
         unasked["group"] = True
     return build(sampler, **unasked)  # type: ignore[no-any-return]

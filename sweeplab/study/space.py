@@ -41,7 +41,6 @@ from sweeplab.study.values import (
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from optuna.distributions import BaseDistribution
     from optuna.trial import BaseTrial
 
 # A placeholder for the vocabulary size before the data are read; no rule depends on it.
@@ -219,10 +218,6 @@ class Space:
             self._choose(lambda name: self.parameters[name].decoded(stored[name])), seed=0
         )
 
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """Return Optuna's distribution of every parameter, conditional ones included."""
-        return {name: parameter.distribution() for name, parameter in self.parameters.items()}
-
     def suggest(self, trial: BaseTrial) -> dict[str, Any]:
         """Return a trial's sampled hyperparameters; repeated calls for the same trial return the same ones."""
         return self._choose(lambda name: self.parameters[name].suggest(trial, name))
@@ -274,19 +269,23 @@ class Space:
                 break
         return values
 
-    def quasi_random(self, point: Sequence[float]) -> dict[str, Scalar]:
-        """Map a point of the unit cube, with one coordinate per distribution, to the parameters to enqueue."""
-        pairs = zip(self.parameters.items(), point, strict=True)
-        return {name: parameter.at(share) for (name, parameter), share in pairs}
+    def _all_at(
+        self, at: Sequence[float], fixed: Mapping[str, Scalar] | None
+    ) -> dict[str, Scalar]:
+        """Map a point of the unit cube to all parameters, as Optuna stores them; `fixed` ones are taken as they are."""
+        pairs = zip(self.parameters.items(), at, strict=True)
+        return {name: parameter.at(share) for (name, parameter), share in pairs} | dict(
+            fixed or {}
+        )
 
     def point(
         self, at: Sequence[float], fixed: Mapping[str, Scalar] | None = None
     ) -> dict[str, Scalar]:
-        """Map a point of the unit cube to the parameters of a trial, as Optuna stores them.
+        """Map a point of the unit cube, with one coordinate per parameter, to the parameters of a trial.
 
-        The parameters `fixed` are taken as they are.
+        They are as Optuna stores them. Those `fixed` are taken as they are.
         """
-        stored = self.quasi_random(at) | dict(fixed or {})
+        stored = self._all_at(at, fixed)
         if not self.conditional:
             return stored
         sampled = self._choose(lambda name: self.parameters[name].decoded(stored[name]))
@@ -318,10 +317,6 @@ class Space:
                 stored[name] = parameter.stored(values[name])
             except ValueError as error:
                 raise ValueError(f"{name} lies outside of {error}") from error
-            except TypeError:
-                raise ValueError(
-                    f"{name} is {shown(values[name])}, which is not a number"
-                ) from None
             return parameter.decoded(stored[name])
 
         sampled = self._choose(take)
@@ -336,9 +331,7 @@ class Space:
         """
         n_axes = len(self.parameters)
         for index in range(count if n_axes else 1):
-            yield self.values_of(
-                {**self.quasi_random(spread(index, n_axes).tolist()), **(stored or {})}
-            )
+            yield self.values_of(self._all_at(spread(index, n_axes).tolist(), stored))
 
 
 def spread(index: int, dimensions: int) -> NDArray[np.float64]:

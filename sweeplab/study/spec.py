@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -51,11 +50,11 @@ if TYPE_CHECKING:
     from sweeplab.data.batches import DataKind
 
 DEFAULT_TRIALS_PER_CELL = 10
-# Upper limits of what a study may ask for.
-MOST_TRIALS, MOST_SEEDS = 10**12, 1000
+# The most trials per cell that a study may ask for.
+MOST_TRIALS = 10**12
 # Every draw is checked against all constraints: more of them take minutes before the first trial.
 MOST_CELLS, MOST_CONSTRAINTS = 1000, 100
-PRESETS = files("sweeplab") / "presets"
+PRESETS = Path(__file__).parents[1] / "presets"
 # The place of a problem that no line of the file causes.
 NOWHERE: Location = ("name",)
 # The keys that identify a study: where one differs, it is another study. All others may change between two runs.
@@ -82,9 +81,7 @@ class ConditionalSeed(Section):
     """A seed that is trained in the cells where `when` holds."""
 
     seed: SeedNumber
-    when: Condition = Field(
-        default_factory=lambda: ALWAYS, description="Trained only in cells where this holds"
-    )
+    when: Condition = Field(description="Trained only in cells where this holds")
 
 
 def seed_parts(seed: int | ConditionalSeed) -> tuple[int, Expression]:
@@ -95,13 +92,9 @@ def seed_parts(seed: int | ConditionalSeed) -> tuple[int, Expression]:
 
 
 def _seed(written: Any) -> Any:
-    if isinstance(written, Mapping):
-        written = ConditionalSeed.model_validate(written)
-    if not isinstance(written, ConditionalSeed):
-        return seed_number(written)
-    if written.when == ALWAYS:
-        return written.seed
-    return written
+    if isinstance(written, Mapping | ConditionalSeed):
+        return ConditionalSeed.model_validate(written)
+    return seed_number(written)
 
 
 Seed = Annotated[Any, pydantic.PlainValidator(_seed, int | ConditionalSeed)]
@@ -131,11 +124,7 @@ class Plugin(Section):
 
 def preset_names() -> tuple[str, ...]:
     """Return the names of all presets, in alphabetical order."""
-    return tuple(
-        sorted(
-            Path(each.name).stem for each in PRESETS.iterdir() if each.name.endswith(".yaml")
-        )
-    )
+    return tuple(sorted(file.stem for file in PRESETS.glob("*.yaml")))
 
 
 def _known(name: str, field: pydantic.ValidationInfo) -> str:

@@ -353,7 +353,7 @@ class Range(Entry):
         Raises:
             ValueError: the value is not in the range; the message describes the range.
         """
-        if self.min <= value <= self.max:
+        if is_number(value) and self.min <= value <= self.max:
             near = (
                 self.stored_at(round((value - self.min) / self._step)) if self._step else value
             )

@@ -261,7 +261,7 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
         what = f"{folder.lab} cannot be written ({error.strerror or error})"
         problems.append(Problem(f"{what}; --lab or SWEEPLAB_LAB name another folder"))
     try:
-        dataset = inputs.placed_dataset(spec)
+        dataset = inputs.study_dataset(spec)
     except BadInput as error:
         problems += error.problems
     if problems:
@@ -312,7 +312,7 @@ def look_at(spec: StudySpec) -> dict[str, Any]:
     Raises:
         BadInput: they cannot be read.
     """
-    dataset = inputs.placed_dataset(spec)
+    dataset = inputs.study_dataset(spec)
     described = inputs.describe_data(spec, dataset)
     splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
     n_tokens = sum(map(len, splits.values()))

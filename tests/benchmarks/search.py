@@ -139,11 +139,7 @@ def joint(replay, seed, seconds, spaces, most):
             seconds.append(time.process_time() - began)
             point |= {"learning_rate": replay.nearest(point["learning_rate"])}
             value = replay.loss(size, point["learning_rate"])
-            kinds = {
-                name: each
-                for name, each in spaces[size].distributions().items()
-                if name in point
-            }
+            kinds = {name: spaces[size].parameters[name].distribution() for name in point}
             trial = create_trial(
                 value=value, params=point, distributions=kinds, state=TrialState.COMPLETE
             )

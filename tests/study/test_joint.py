@@ -55,7 +55,7 @@ class Trials:
 def trial_of(
     space, point, number, value=None, state=TrialState.COMPLETE, curve=(), diverged=False
 ):
-    kinds = {name: each for name, each in space.distributions().items() if name in point}
+    kinds = {name: space.parameters[name].distribution() for name in point}
     trial = create_trial(
         state=state,
         value=value,

@@ -38,7 +38,7 @@ def test_every_kind_of_distribution():
             "top_k": {"expr": "n_layer * 2"},
         }
     )
-    assert space.distributions() == {
+    assert {name: each.distribution() for name, each in space.parameters.items()} == {
         "n_layer": IntDistribution(1, 8),
         "warmup_iters": IntDistribution(0, 10, step=5),
         "learning_rate": FloatDistribution(1e-4, 1e-2, log=True),

@@ -156,13 +156,13 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
         BadInput: the data cannot be read.
     """
     from sweeplab.study.file.reading import read_text
-    from sweeplab.study.inputs import placed_dataset
+    from sweeplab.study.inputs import study_dataset
     from sweeplab.study.space import cells, spaces_of
     from sweeplab.train.run import train_flops
 
     section = section_of(place, file.parent)
     spec = read_text(study_file({"name": name, "data": section}), file)
-    dataset = placed_dataset(spec)
+    dataset = study_dataset(spec)
     section |= {"corpus": spec.data.corpus, "tokenizer": spec.data.tokenizer}
     n_tokens = len(dataset.train)
     widths = next(widths for least, widths in WIDTHS.items() if n_tokens >= least)

@@ -188,7 +188,7 @@ def _optuna_trial(
 ) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial  # slow to import
 
-    distributions, outcome = space.distributions(), RunState(trial.outcome)
+    outcome = RunState(trial.outcome)
     state, value, last = TrialState.PRUNED, None, dict[int, float]()
     if outcome.has_value:
         state, value = TrialState.COMPLETE, trial.value
@@ -199,7 +199,7 @@ def _optuna_trial(
         state=state,
         value=value,
         params=dict(parameters),
-        distributions={name: distributions[name] for name in parameters},
+        distributions={name: space.parameters[name].distribution() for name in parameters},
         user_attrs={
             WARM_START: {"from": source, "place": trial.place},
             "outcome": str(trial.outcome),
