@@ -210,13 +210,13 @@ def _first_document(
 
 
 def _block(dataset: Dataset) -> int:
-    """Return a block_size that holds nine of ten pairs; of a text the usual one."""
+    """Return a block_size that holds nine of ten pairs; of a text the usual one, or what its splits hold."""
     import numpy as np
 
     from sweeplab.data.batches import Pairs
 
     if not isinstance(dataset.train, Pairs):
-        return BLOCK
+        return min(BLOCK, len(dataset.val) - 1, len(dataset.test) - 1)
     longest = float(np.quantile(dataset.train.lengths.sum(axis=1), 0.9))
     return int(min(LONGEST_PAIR, 2 ** math.ceil(math.log2(longest + 3))))
 
