@@ -55,7 +55,7 @@ def test_data_are_shown_as_they_are_read(folder, cli):
 def test_a_first_study_fits_the_shortest_text(folder, cli):
     for n_characters in (40, 205, 700):
         (folder / "short.txt").write_text(("a short text. " * 50)[:n_characters])
-        cli("init", "short", "--data", "short.txt", "--force")
+        cli("init", "short.yaml", "--data", "short.txt", "--force")
         assert cli("plan", "short.yaml").code == 0
 
 

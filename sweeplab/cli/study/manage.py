@@ -61,6 +61,7 @@ def init(
     from sweeplab.study.file.template import first_study, section_of, study_text
     from sweeplab.study.values import SUGGESTED
 
+    name = name.removesuffix(".yaml")  # a study is called by its file, too
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise BadInput(
             Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside")
