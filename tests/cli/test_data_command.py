@@ -8,6 +8,7 @@ from data.brought import IDS as TOKENS
 
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import FIRST_FLOPS
+from sweeplab.study.plan import settled_sampler
 from sweeplab.sweep.planning import check_reach
 
 
@@ -67,7 +68,7 @@ def test_a_first_study_is_whole_and_within_its_flops(folder, cli, place):
     said = cli("init", "mine", "--data", place).out
     assert "wrote studies/mine.yaml" in said and "ends after 5m at the latest" in said
     spec = read_study(folder / "studies/mine.yaml")
-    assert (spec.sampler.type, spec.budget.time) == ("joint", 300)
+    assert (settled_sampler(spec).type, spec.budget.time) == ("joint", 300)
     check_reach(spec, folder / "lab")  # the command line has named the files
     planned = json.loads(cli("plan", "studies/mine.yaml", "--json").out)
     assert len(planned["cells"]) == 3

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,6 @@ _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
 # If n_embd is searched, heads keep this width.
 HEAD_DIM = 32
-_WIDTH = 100
 
 
 def study_text(
@@ -57,13 +55,15 @@ def study_text(
     ranges: Mapping[str, Any] | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
     data: Mapping[str, Any] | None = None,
+    budget: Mapping[str, Any] | None = None,
+    comments: Iterable[str] = (),
 ) -> str:
     """Return the text of a commented study file; it has one cell, unless `grid` gives more.
 
     Without `data` it reads a corpus that is shipped. It has every hyperparameter; `values` replace the table's
     defaults. The names in `search` are tuned in their `ranges`, or in the table's suggested ones; None tunes the names
     in `ranges`, or the usual ones. The first trial has the values that the searched hyperparameters would have without
-    a search, if these are in range.
+    a search, if these are in range. `comments` stand at the top.
 
     Raises:
         BadInput: a name to search has no range.
@@ -81,12 +81,10 @@ def study_text(
             )
             raise BadInput(Problem(f"no range is suggested for {searched!r}", searchable))
     effective = defaults() | known
-    n_embd, n_head = effective["n_embd"], effective["n_head"]
-    has_heads = "n_head" in {*known, *tuned, *grid}
-    if not has_heads and n_embd % n_head:
-        effective["n_head"] = max(each for each in range(1, n_head) if n_embd % each == 0)
-    if not has_heads and "n_embd" in {*tuned, *grid}:
-        tuned["n_head"] = {"expr": f"n_embd // {HEAD_DIM}"}
+    if "n_head" not in {*known, *tuned, *grid}:
+        effective["n_head"] = math.gcd(effective["n_embd"], effective["n_head"])
+        if "n_embd" in {*tuned, *grid}:
+            tuned["n_head"] = {"expr": f"max(1, n_embd // {HEAD_DIM})"}
     if "warmup_iters" not in known and effective["warmup_iters"] >= effective["max_iters"]:
         effective["warmup_iters"] = effective["max_iters"] // 10
     kept = {*TABLE} - {"seed", *grid}
@@ -104,16 +102,14 @@ def study_text(
         "grid": grid,
         "search": tuned,
         "first_trial": _first_trial(tuned, effective),
-        "objective": {"metric": "val_loss", "goal": "minimize"},
-        "budget": {"trials_per_cell": 20},
+        "budget": budget or {"trials_per_cell": 20},
         "sampler": "auto",
-        "pruner": {"type": "asha", "min_iters": effective["eval_interval"], "factor": 3},
+        "pruner": {"type": "asha", "factor": 3},
         "seeds": [effective["seed"]],
         "engine": {"type": "local", "workers": "auto"},
-        "track": {"checkpoints": "best"},
     }
     head = "Check with `sweeplab plan`, train with `sweeplab run`; `sweeplab hyperparameters` lists them all."
-    return study_file(document, [head], explained=True)
+    return study_file(document, [*comments, head], explained=True)
 
 
 def _first_trial(tuned: Mapping[str, Any], effective: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,6 +143,14 @@ WIDTHS = {5_000_000: (64, 128, 256), 300_000: (32, 64, 128), 0: (16, 32, 64)}
 # The fewest and most steps of a run, and how often it sees its text at most.
 FEWEST_STEPS, MOST_STEPS, MOST_EPOCHS = 100, 5000, 20
 BLOCK, LONGEST_PAIR, BATCH = 64, 256, 16
+_FIRST_VALUES = {
+    "positions": "rotary", "batch_size": BATCH, "n_layer": 2, "n_head": 4, "warmup_iters": "5%", "dropout": 0.0,
+    "dtype": "float32", "eval_interval": "10%", "eval_tokens": 10_240,
+}  # fmt: skip
+_FIRST_RANGES = {
+    "learning_rate": {"min": 1e-3, "max": 3e-2, "log": True},
+    "weight_decay": {"min": 1e-3, "max": 0.3, "log": True},
+}
 
 
 def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list[str]]:
@@ -166,9 +170,14 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
     section |= {"corpus": spec.data.corpus, "tokenizer": spec.data.tokenizer}
     n_tokens = len(dataset.train)
     widths = next(widths for least, widths in WIDTHS.items() if n_tokens >= least)
-    spec = read_text(
-        study_file(_first_document(name, section, dataset, widths, FEWEST_STEPS)), file
-    )
+
+    def text_of(steps: int, *comments: str) -> str:
+        values = {**_FIRST_VALUES, "block_size": _block(dataset), "max_iters": steps}
+        budget = {"trials_per_cell": TRIALS, "time": MOST_SECONDS}
+        grid = {"n_embd": widths}
+        return study_text(name, None, values, _FIRST_RANGES, grid, section, budget, comments)
+
+    spec = read_text(text_of(FEWEST_STEPS), file)
     spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
     a_step = TRIALS * sum(train_flops(space.typical, 1) for space in spaces)
     n_rows = dataset.sizes.train_pairs or n_tokens / spaces[0].typical.block_size
@@ -179,34 +188,7 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
         f"{several(len(widths), 'size')}, {several(TRIALS, 'trial')} of each, {several(steps, 'step')} a run: "
         f"at most {steps * a_step:.1g} FLOPs; ends after {duration(MOST_SECONDS)} at the latest"
     )
-    text = study_file(
-        _first_document(name, section, dataset, widths, steps), [f"{read}; {cost}"]
-    )
-    return text, read_text(text, file), [read, *dataset.notes, cost]
-
-
-def _first_document(
-    name: str, section: Mapping[str, Any], dataset: Dataset, widths: Sequence[int], steps: int
-) -> dict[str, Any]:
-    every = max(1, steps // 10)
-    objective = {"objective": "classification"} if dataset.kind == "labels" else {}
-    return {
-        "name": name,
-        "data": section,
-        "fixed": {
-            **objective, "positions": "rotary", "block_size": _block(dataset), "batch_size": BATCH, "n_layer": 2,
-            "n_head": 4, "max_iters": steps, "warmup_iters": max(1, steps // 20), "dropout": 0.0, "dtype": "float32",
-            "eval_interval": every, "eval_tokens": 10_240,
-        },
-        "grid": {"n_embd": [*widths]},
-        "search": {
-            "learning_rate": {"min": 1e-3, "max": 3e-2, "log": True},
-            "weight_decay": {"min": 1e-3, "max": 0.3, "log": True},
-        },
-        "budget": {"trials_per_cell": TRIALS, "time": MOST_SECONDS},
-        "sampler": "joint",
-        "pruner": {"type": "asha", "min_iters": 3 * every, "factor": 3},
-    }  # fmt: skip
+    return text_of(steps, f"{read}; {cost}"), spec, [read, *dataset.notes, cost]
 
 
 def _block(dataset: Dataset) -> int:
@@ -240,31 +222,26 @@ def study_file(
             meaning = (
                 f"  # {field.description or str(field.annotation.__doc__).partition('.')[0]}"
             )
-        line = f"{name}: {yaml_text(value)}{meaning}\n"
-        if isinstance(value, dict) and explained and name in SECTIONS:
-            line = f"\n{name}:{meaning}\n{_rows(value)}"
-        elif len(line) > _WIDTH and isinstance(value, dict) and not explained:
-            line = f"{name}:\n" + "".join(
-                f"  {key}: {yaml_text(each)}\n" for key, each in value.items()
-            )
-        elif len(line) > _WIDTH and isinstance(value, list):
-            line = f"{name}:\n" + "".join(f"  - {yaml_text(each)}\n" for each in value)
-        text += line
+        if isinstance(value, dict) and name in SECTIONS:
+            text += f"\n{name}:{meaning}\n{_rows(value, explained)}"
+        else:
+            text += f"{name}: {yaml_text(value)}{meaning}\n"
     return text
 
 
-def _rows(values: Mapping[str, Any]) -> str:
-    width = max(len(f"{name}: {yaml_text(value)}") for name, value in values.items())
-    rows = ""
-    for name, value in values.items():
+def _rows(values: Mapping[str, Any], explained: bool) -> str:
+    lines = {name: f"  {name}: {yaml_text(value)}" for name, value in values.items()}
+    if not explained:
+        return "".join(f"{line}\n" for line in lines.values())
+    width, rows = max(map(len, lines.values())), ""
+    for name, line in lines.items():
         row = TABLE[name]
         meaning = row.meaning
         if row.unit and row.unit not in meaning.lower():
             meaning += f" ({row.unit})"
         if len(row.choices) > 1:
             meaning += f": {' | '.join(row.choices)}"
-        line = f"{name}: {yaml_text(value)}"
-        rows += f"  {line:<{width}}  # {meaning}\n"
+        rows += f"{line:<{width}}  # {meaning}\n"
     return rows
 
 
@@ -280,11 +257,10 @@ def study_schema() -> Schema:
     schema = StudySpec.model_json_schema()
     sections, parts = schema["properties"], schema["$defs"]
     data = parts["DataSpec"]
+    del data["required"]  # of files they are guessed
     data["properties"]["corpus"]["enum"] = [*CORPORA]
     file = {"type": "string", "pattern": "[.](json|model)$"}
     data["properties"]["tokenizer"]["anyOf"] = [{"enum": [*TOKENIZERS]}, file]
-    data["anyOf"] = [{"required": [name]} for name in ("path", "train", "tokens")]
-    data["anyOf"].append({"required": data.pop("required")})
     parts["ObjectiveSpec"]["properties"]["metric"]["enum"] = list(METRICS)
     rows = [row for row in TABLE.values() if row.name != "seed"]
     differing = [row for row in rows if row.name not in EVALUATED]
@@ -335,17 +311,13 @@ def _values(row: Hyperparameter) -> Schema:
 
 
 def _search(row: Hyperparameter) -> Schema:
-    forms = [_values(row), _form(Derived), _form(Choices)]
+    entries: list[type[Any]] = [Derived, Choices]
+    if row.kind in ("int", "float"):
+        entries.append(Range)
+    forms = [_values(row), *(TypeAdapter(entry).json_schema() for entry in entries)]
     if row.suggested is not None:
         forms.append({"const": SUGGESTED})
-    if row.kind in ("int", "float"):
-        forms.append(_form(Range))
     return {"anyOf": forms}
-
-
-@cache
-def _form(entry: type[Any]) -> Schema:
-    return TypeAdapter(entry).json_schema()
 
 
 def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
