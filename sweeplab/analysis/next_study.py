@@ -95,14 +95,14 @@ def cell_candidates(spec: StudySpec, sizes: Sizes, counting: Counting) -> Candid
     Raises:
         BadInput: no cell is left; a column that is unknown before a run has ended.
     """
-    from sweeplab.study.space import Space, cells
+    from sweeplab.study.space import spaces_of
 
     rows, kept = [], []
-    for cell in cells(spec, sizes)[0]:
-        run = run_to_come(Space(spec, cell, sizes))
+    for space in spaces_of(spec, sizes)[0]:
+        run = run_to_come(space)
         if run:
             rows.append(run)
-            kept.append(cell.values)
+            kept.append(space.cell.values)
     if not rows:
         raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")
     counted = sizes_of(rows, counting)

@@ -33,7 +33,7 @@ from sweeplab.records.folders import StudyFolder
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
     from sweeplab.study.plan import Plan
-    from sweeplab.study.space import Cell
+    from sweeplab.study.space import Space
     from sweeplab.study.spec import StudySpec
 
 
@@ -149,26 +149,23 @@ def cell_targets(
 
 
 def size_targets(
-    spec: StudySpec, planned: tuple[Plan, Sequence[Cell], Dataset], counting: Counting
+    spec: StudySpec, planned: tuple[Plan, Sequence[Space], Dataset], counting: Counting
 ) -> tuple[Sequence[Target], Mapping[str, str]]:
     """Return the points of a study's cells, and the reason for each cell without one: its size is sampled.
 
     `planned` is what `make_plan` returns.
     """
-    from sweeplab.study.space import Space
-
-    plan, cells, dataset = planned
+    plan, spaces, _ = planned
     studies = {spec.name: study_digest(spec, plan.data.text_digest)}
     targets: list[Target] = []
     left_out = {}
-    for cell in cells:
-        space = Space(spec, cell, dataset.sizes)
-        run = run_to_come(space)
+    for space in spaces:
+        cell, run = space.cell.key, run_to_come(space)
         if run is None:
-            left_out[cell.key] = "its size is known only once a trial is sampled"
+            left_out[cell] = "its size is known only once a trial is sampled"
             continue
         (size,) = sizes_of([run], counting)
-        targets.append(Target(size, studies, counting, (cell.key,), len(space.seeds)))
+        targets.append(Target(size, studies, counting, (cell,), len(space.seeds)))
     return targets, left_out
 
 

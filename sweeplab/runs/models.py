@@ -20,7 +20,7 @@ from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.file.resolve import preset
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.plan import sample_cell
-from sweeplab.study.space import FEW, Space, cells_named, spaces_of
+from sweeplab.study.space import FEW, spaces_named
 from sweeplab.study.spec import StudySpec
 from sweeplab.train.devices import settle_devices
 
@@ -103,10 +103,9 @@ def models_of(
 def _shapes(
     spec: StudySpec, sizes: Sizes = None, cell: str | None = None
 ) -> dict[str, ModelShape]:
-    spaces = spaces_of(spec, cells_named(spec, sizes, cell), sizes)
     return {
         space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median)
-        for space in spaces
+        for space in spaces_named(spec, sizes, cell)
     }
 
 
@@ -152,10 +151,10 @@ def check_coordinates(
 
 
 def _values_of(spec: StudySpec, sizes: Sizes, cell: str | None) -> Hyperparameters:
-    cells = cells_named(spec, sizes, cell)
-    if len(cells) > 1:
-        keys = " | ".join(cell.key for cell in cells[:FEW])
-        what = f"{spec.name} has {several(len(cells), 'cell')} besides its widths"
+    spaces = spaces_named(spec, sizes, cell)
+    if len(spaces) > 1:
+        keys = " | ".join(space.cell.key for space in spaces[:FEW])
+        what = f"{spec.name} has {several(len(spaces), 'cell')} besides its widths"
         raise BadInput(Problem(what, f"--cell {keys}"))
-    samples = sample_cell(spec, Space(spec, cells[0], sizes), PROBES)
+    samples = sample_cell(spec, spaces[0], PROBES)
     return settle_devices(samples.valid[0])

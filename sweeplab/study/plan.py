@@ -86,20 +86,6 @@ class WorkerResources:
     gpu: int | None = None
 
 
-def divide_machine(
-    workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int
-) -> list[WorkerResources]:
-    """Divide the machine among workers: one per GPU, else one per core with a single thread.
-
-    With fewer stacks than cores there is one worker per stack and they share all cores: a single run gets all.
-    """
-    count = min(n_stacks, n_gpus or n_cpus) if workers == AUTO else int(workers)
-    threads = max(1, n_cpus // count)
-    return [
-        WorkerResources(threads, index % n_gpus if n_gpus else None) for index in range(count)
-    ]
-
-
 def stack_capacity(
     wanted: int | str, values: Hyperparameters, n_seeds: int, memory_bytes: float
 ) -> int:
@@ -244,23 +230,28 @@ def has_cuda(engine: Engine) -> bool:
 def worker_resources(
     spec: StudySpec, cells: Sequence[CellPlan], device: str
 ) -> list[WorkerResources]:
-    """Return the resources of each worker: a share of this machine, or what the engine requests of remote ones."""
+    """Return the resources of each worker: a share of this machine, or what the engine requests of remote ones.
+
+    This machine has one worker per GPU, else one per core with a single thread. With fewer stacks than cores there is
+    one worker per stack and they share all cores: a single run gets all.
+    """
     n_cpus, engine, per_cell = n_cores(), spec.engine, spec.budget.trials_per_cell
-    most = MOST_ELSEWHERE.get(engine.type, n_cpus)
-    n_stacks = most
-    if per_cell is not None:
+    is_here = engine.type == "local"
+    n_gpus = cuda_count() if is_here and device == "cuda" else 0
+    count = n_gpus or MOST_ELSEWHERE.get(engine.type, n_cpus)
+    if engine.workers != AUTO:
+        count = int(engine.workers)
+    elif per_cell is not None:
         n_stacks = sum(
             -(-cell.n_trials(per_cell) * len(cell.seeds) // cell.stack) for cell in cells
         )
-    if engine.type != "local":
-        count = min(n_stacks, most) if engine.workers == "auto" else int(engine.workers)
-        return [WorkerResources(engine.threads_elsewhere)] * count
-    workers = divide_machine(
-        engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0
-    )
-    if engine.threads == "auto":
-        return workers
-    return [replace(worker, threads=int(engine.threads)) for worker in workers]
+        count = min(n_stacks, count)
+    threads = engine.threads_elsewhere
+    if is_here and engine.threads == AUTO:
+        threads = max(1, n_cpus // count)
+    return [
+        WorkerResources(threads, index % n_gpus if n_gpus else None) for index in range(count)
+    ]
 
 
 def memory_shortage(

@@ -92,11 +92,11 @@ class Space:
     on them are left out.
     `given` holds the values of a trial that are not sampled, `parameters` the sampled ones, by Optuna's names;
     the `conditional` ones are sampled only in some trials.
-    `known` are the rules of the study, if already known: they are the same for every cell.
+    `known` are the rules of the study, which are the same for every cell.
     """
 
     def __init__(
-        self, spec: StudySpec, cell: Cell, sizes: Sizes, known: Sequence[Rule] | None = None
+        self, spec: StudySpec, cell: Cell, sizes: Sizes, known: Sequence[Rule]
     ) -> None:
         self.cell, self.sizes = cell, sizes
         self._spec = spec
@@ -105,14 +105,13 @@ class Space:
         self._n_symbols = self.sizes.vocab_size if self.sizes else VOCABULARY_STAND_IN
         self.given = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
-        self._auto = {
-            name for name in ("objective", "vocab_size") if self.given[name] == AUTO
-        } - derived
+        self._auto = {name for name in ("objective", "vocab_size") if self.given[name] == AUTO}
         sets_length = {
             name for name in LENGTHS_OF if self.given[name] is not None or name in spec.search
         }
         if sets_length:
-            self._auto |= {"max_iters"} - derived
+            self._auto.add("max_iters")
+        self._auto -= derived
         # What determines the steps of a run comes before all that is computed from them.
         self._lengths = sets_length if "max_iters" in self._auto else set()
         self._unknown: set[str] = set() if self.sizes else self._auto & {"vocab_size"}
@@ -133,8 +132,8 @@ class Space:
             entry = spec.search[name]
             needed = self._expanded(needs(entry))
             if isinstance(entry, Derived):
-                derived_value = derive(name, entry, self._constant)
-                self._constant = self._settled({**self._constant, name: derived_value})
+                self._constant[name] = derive(name, entry, self._constant)
+                self._constant = self._settled(self._constant)
                 for group in (self._varying, self._unknown):
                     if needed & group:
                         group.add(name)
@@ -143,8 +142,6 @@ class Space:
                 if needed & self._varying:
                     self.conditional.add(name)
                 self._varying.add(name)
-        if known is None:
-            known = rules(spec, self.sizes)
         self._rules = [rule for rule in known if not self._expanded(rule.names) & self._unknown]
 
     def _expanded(self, names: Iterable[str]) -> set[str]:
@@ -352,8 +349,10 @@ def spread(index: int, dimensions: int) -> NDArray[np.float64]:
 # ------------------------------------------------------------------ the cells of a study
 
 
-def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[str, Any], str]]]:
-    """Return the cells of a study, and the excluded points, each with the reason.
+def spaces_of(
+    spec: StudySpec, sizes: Sizes
+) -> tuple[list[Space], list[tuple[dict[str, Any], str]]]:
+    """Return the spaces of a study's cells, and the excluded points, each with the reason.
 
     The points are each of the study's `cells` at each point of its grid.
 
@@ -362,15 +361,16 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
     Raises:
         BadInput: no cell is left.
     """
-    kept: list[Cell] = []
+    kept: list[Space] = []
     excluded: list[tuple[dict[str, Any], Rule]] = []
     known = rules(spec, sizes)
     for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
         values = {**changes, **dict(zip(spec.grid, point, strict=True))}
         cell = Cell(len(kept), values, BASE if spec.cells else WHOLE)
-        rule = Space(spec, cell, sizes, known).impossible()
+        space = Space(spec, cell, sizes, known)
+        rule = space.impossible()
         if rule is None:
-            kept.append(cell)
+            kept.append(space)
         else:
             excluded.append((values, rule))
     if not kept:
@@ -379,23 +379,17 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
     return kept, [(values, rule.text) for values, rule in excluded]
 
 
-def spaces_of(spec: StudySpec, cells: Sequence[Cell], sizes: Sizes) -> list[Space]:
-    """Return the spaces of cells."""
-    known = rules(spec, sizes)
-    return [Space(spec, cell, sizes, known) for cell in cells]
-
-
-def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
-    """Return the cell of this name in a list, or all cells if `key` is None.
+def spaces_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Space]:
+    """Return the space of the cell of this name in a list, or those of all cells if `key` is None.
 
     Raises:
         BadInput: the study has no such cell; suggests the nearest name.
     """
-    every, _ = cells(spec, sizes)
+    every, _ = spaces_of(spec, sizes)
     if key is None:
         return every
-    key = named_cell(spec.name, [cell.key for cell in every], key)
-    return [cell for cell in every if cell.key == key]
+    key = named_cell(spec.name, [space.cell.key for space in every], key)
+    return [space for space in every if space.cell.key == key]
 
 
 def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:

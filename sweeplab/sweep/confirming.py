@@ -19,7 +19,7 @@ from sweeplab.runs.inspecting import scored
 from sweeplab.study.file.check import study_from
 from sweeplab.study.inputs import recorded_dataset
 from sweeplab.study.problems import Problems
-from sweeplab.study.space import cells
+from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.values import Derived
 from sweeplab.sweep.planning import check_reach
@@ -52,7 +52,7 @@ def confirm(
         Interrupted: one of the studies did not come to its end.
     """
     by_cell: dict[str, list[Trial]] = {
-        cell.key: [] for cell in cells(spec, folder.data.sizes)[0]
+        space.cell.key: [] for space in spaces_of(spec, folder.data.sizes)[0]
     }
     for trial in StudyTrials(folder).ranked():
         if trial.cell in by_cell and len(by_cell[trial.cell]) < top:
@@ -76,7 +76,7 @@ def confirm(
             raise Interrupted(derived.name, status)
         there = StudyFolder(folder.lab, derived.name)
         trained = {trial.cell: trial for trial in read_trials(there)}
-        keys = [cell.key for cell in cells(derived, there.data.sizes)[0]]
+        keys = [space.cell.key for space in spaces_of(derived, there.data.sizes)[0]]
         return {place: trained[key] for place, key in zip(places, keys, strict=True)}
 
     raced: dict[Found, Losses] = {place: {} for place in trials}
@@ -126,7 +126,7 @@ def _check_seeds(folder: StudyFolder, n_seeds: int) -> None:
 def _derived(
     spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequence[int]
 ) -> StudySpec:
-    of_cell = {cell.key: cell.values for cell in cells(spec, None)[0]}
+    of_cell = {each.cell.key: each.cell.values for each in spaces_of(spec, None)[0]}
     written = spec.as_written()
     for part in ("confirm", "warm_start", "notify", "first_trial"):
         written.pop(part, None)

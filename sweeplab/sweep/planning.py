@@ -26,7 +26,7 @@ from sweeplab.study.file.template import section_of
 from sweeplab.study.options import Algorithm
 from sweeplab.study.plan import settled_sampler
 from sweeplab.study.problems import Location, dotted
-from sweeplab.study.space import Cell, cells, spaces_of
+from sweeplab.study.space import Space, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep import choosing
 from sweeplab.sweep.choosing import BenchRow, Way
@@ -39,7 +39,7 @@ N_SAMPLES, SAMPLE_TOKENS = 3, 64
 SHORT_CURE = "use fewer workers, a smaller batch_size or a larger grad_accum"
 
 
-def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Dataset]:
+def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Space], Dataset]:
     """Check a study against its data and this machine and return what it would do.
 
     Raises:
@@ -48,8 +48,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     check_imported(spec)
     folder = StudyFolder(lab, spec.name)
     dataset = _checked_dataset(spec, folder)
-    of_grid, excluded = cells(spec, dataset.sizes)
-    spaces = spaces_of(spec, of_grid, dataset.sizes)
+    spaces, excluded = spaces_of(spec, dataset.sizes)
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
     plan.check_task(valid)
@@ -114,7 +113,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         mirror=mirror_in_words(spec.fixed),
         is_here=is_here,
     )
-    return planned, of_grid, dataset
+    return planned, spaces, dataset
 
 
 def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
@@ -123,11 +122,10 @@ def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
     Raises:
         BadInput: the study cannot start, or does not train on this machine's CPU.
     """
-    planned, _, dataset = make_plan(spec, lab)
+    planned, spaces, dataset = make_plan(spec, lab)
     if planned.device != "cpu" or spec.engine.type != "local":
         how = f"{spec.name} trains on {planned.device}, engine {spec.engine.type}"
         raise BadInput(f"{how}; bench times this machine's CPU")
-    spaces = spaces_of(spec, cells(spec, planned.data.sizes)[0], planned.data.sizes)
     samples = {sample.space.cell.key: sample for sample in plan.sample_cells(spec, spaces)}
     cell = max(planned.cells, key=lambda cell: cell.train_flops)
     values, threads = samples[cell.cell].median, planned.workers[0].threads

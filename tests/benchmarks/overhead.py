@@ -43,13 +43,13 @@ def stacks_of(lab):
     from sweeplab.data import DataSizes
     from sweeplab.study.file.reading import read_study
     from sweeplab.study.plan import stack_capacity
-    from sweeplab.study.space import cells
+    from sweeplab.study.space import spaces_of
 
     root = lab / "studies" / "small"
     stacks = []
-    for cell in cells(read_study(STUDY), DataSizes(103))[0]:
+    for space in spaces_of(read_study(STUDY), DataSizes(103))[0]:
         runs = []
-        for folder in sorted((root / "runs" / cell.key).iterdir()):
+        for folder in sorted((root / "runs" / space.cell.key).iterdir()):
             values = json.loads((folder / "run.json").read_text())["values"]
             runs.append(
                 (

@@ -31,7 +31,7 @@ from sweeplab.data import DataSizes
 from sweeplab.study.file.check import study_from
 from sweeplab.study.joint import JointModel
 from sweeplab.study.problems import Problems
-from sweeplab.study.space import cells, spaces_of
+from sweeplab.study.space import spaces_of
 
 TABLES = {"unstable": "sweep_small.csv", "stable": "sweep_stable.csv"}
 TRIALS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -169,9 +169,7 @@ def spaces_by_size(losses):
         "search": {"learning_rate": [*rates]},
     }
     spec = study_from(written, Problems())
-    sizes = DataSizes(65)
-    kept, _ = cells(spec, sizes)
-    found = spaces_of(spec, kept, sizes)
+    found, _ = spaces_of(spec, DataSizes(65))
     return {(each.cell.values["n_layer"], each.cell.values["n_embd"]): each for each in found}
 
 

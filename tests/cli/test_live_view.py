@@ -32,10 +32,13 @@ def drawn(tmp_path_factory):
     """Return a function that draws a view of forty cells, the first of which are done, after some events."""
     place = tmp_path_factory.mktemp("many")
     (place / "many.yaml").write_text(MANY)
-    plan, cells, _ = make_plan(read_study(place / "many.yaml"), place / "lab")
+    plan, spaces, _ = make_plan(read_study(place / "many.yaml"), place / "lab")
 
     def draw(n_done, *events, lines, columns):
-        counts = {cell.key: CellProgress(4 if cell.index < n_done else 0) for cell in cells}
+        counts = {
+            space.cell.key: CellProgress(4 if space.cell.index < n_done else 0)
+            for space in spaces
+        }
         progress = StudyProgress(plan, counts)
         view = View("many", lambda: 0)
         for event in (Tick(), *events):

@@ -13,7 +13,7 @@ from sweeplab.study.plan import (
     settled_pruner,
     settled_sampler,
 )
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import spaces_of
 
 SIZES = DataSizes(65)
 
@@ -46,8 +46,7 @@ PRUNER_OPTIONS = {
 
 
 def space_of(search, **parts):
-    spec = read(search=search, **parts)
-    return Space(spec, cells(spec, SIZES)[0][0], SIZES)
+    return spaces_of(read(search=search, **parts), SIZES)[0][0]
 
 
 def sampled(sampler, space, count, seed=1):

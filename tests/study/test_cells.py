@@ -7,7 +7,7 @@ import pytest
 from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
 from sweeplab.study.file.reading import read_text
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import spaces_of
 from sweeplab.sweep.planning import make_plan
 
 SIZES = DataSizes(65)
@@ -42,12 +42,12 @@ def refused(text, *overrides):
 
 
 def keys(spec):
-    return [cell.key for cell in cells(spec, SIZES)[0]]
+    return [space.cell.key for space in spaces_of(spec, SIZES)[0]]
 
 
 def test_each_changes_what_is_fixed():
     spec = read()
-    spaces = [Space(spec, cell, SIZES) for cell in cells(spec, SIZES)[0]]
+    spaces, _ = spaces_of(spec, SIZES)
     assert [space.cell.key for space in spaces] == [
         "base",
         "norm=layernorm",
@@ -78,7 +78,11 @@ def test_each_stands_at_each_point_of_the_grid():
 def test_a_cell_that_breaks_a_rule_is_none_and_the_plan_says_why(tmp_path):
     spec = read(STUDY + "  - {n_head: 3}\nconstraints: ['n_params < 1e6']\n")
     plan, found, _ = make_plan(spec, tmp_path)
-    assert [cell.key for cell in found] == keys(spec)[:3] == [cell.cell for cell in plan.cells]
+    assert (
+        [space.cell.key for space in found]
+        == keys(spec)[:3]
+        == [cell.cell for cell in plan.cells]
+    )
     assert plan.excluded == [{"n_head": 3, "reason": "n_embd % n_head == 0"}]
 
 

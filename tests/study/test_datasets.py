@@ -6,7 +6,7 @@ import pytest
 
 from sweeplab.data import DataSizes
 from sweeplab.data.objectives import n_special
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import DataSpec
 
 
@@ -18,9 +18,8 @@ def data(corpus="python-docs", tokenizer="char", **more):
 @pytest.mark.parametrize("corpus", ["python-docs", "addition"])
 def test_auto_gives_every_family_an_objective_and_a_vocabulary(tiny, corpus, family):
     spec = tiny(data=data(corpus), values={"family": family})
-    sizes = DataSizes(50)
-    (cell,), _ = cells(spec, sizes)
-    resolved = Space(spec, cell, sizes).resolve({"learning_rate": 1e-3}, 0)
+    (space,), _ = spaces_of(spec, DataSizes(50))
+    resolved = space.resolve({"learning_rate": 1e-3}, 0)
     expected = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}[family]
     assert resolved.objective == (expected if corpus == "python-docs" else "pairs")
     assert resolved.vocab_size == 50 + n_special(resolved)

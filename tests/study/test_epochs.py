@@ -10,7 +10,7 @@ from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
 from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import spaces_of
 from sweeplab.train.run import train_tokens
 
 SIZES = DataSizes(65, train_tokens=10_000)
@@ -21,8 +21,7 @@ def written(**parts):
 
 
 def resolved(sampled=None, sizes=SIZES, **parts):
-    spec = read_plain(written(**parts))
-    return Space(spec, cells(spec, sizes)[0][-1], sizes).resolve(sampled or {}, 0)
+    return spaces_of(read_plain(written(**parts)), sizes)[0][-1].resolve(sampled or {}, 0)
 
 
 def test_an_epoch_has_as_many_sequences_as_the_training_split():

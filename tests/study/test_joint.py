@@ -15,7 +15,7 @@ from sweeplab.study.joint import (
     expected_improvement,
     knowledge_gradient,
 )
-from sweeplab.study.space import cells, spaces_of
+from sweeplab.study.space import spaces_of
 
 SIZES = DataSizes(65)
 
@@ -34,7 +34,7 @@ GRID = {"n_embd": [32, 64, 128], "norm": ["layernorm", "rmsnorm"]}
 def spaces(search=SEARCH, grid=GRID, **parts):
     heads = {} if "n_head" in search else {"fixed": {"n_head": 2}}
     spec = study_of_parts(search=search, grid=grid, **heads, **parts)
-    return spaces_of(spec, cells(spec, SIZES)[0], SIZES)
+    return spaces_of(spec, SIZES)[0]
 
 
 class Trials:

@@ -10,7 +10,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO
 from sweeplab.model.attention import SHAPE_REQUIREMENTS
 from sweeplab.model.shape import SETTLED
-from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.space import spaces_of
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.run import MUP_OPTIMIZERS
 
@@ -48,7 +48,7 @@ IMPOSSIBLE = [
 
 
 def resolved(**parts):
-    return Space(study(**parts), Cell(0, {}), DataSizes(65)).resolve({}, seed=0)
+    return spaces_of(study(**parts), DataSizes(65))[0][0].resolve({}, seed=0)
 
 
 @pytest.fixture(autouse=True)
@@ -96,9 +96,9 @@ def test_what_is_auto_is_settled_from_the_rest():
 
 def points(**parts):
     """Return the cells of a study and check that each of the others has a reason."""
-    kept, left_out = cells(study(**parts), DataSizes(65))
+    kept, left_out = spaces_of(study(**parts), DataSizes(65))
     assert all(reason for _, reason in left_out)
-    return [cell.values for cell in kept]
+    return [space.cell.values for space in kept]
 
 
 def test_parts_that_do_not_divide_the_batch_are_refused():

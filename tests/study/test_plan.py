@@ -11,14 +11,13 @@ from sweeplab.formatting import bytes_in_words
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
+from sweeplab.study import plan as study_plan
 from sweeplab.study.options import Sampler
 from sweeplab.study.plan import (
     WorkerResources,
-    divide_machine,
     stack_capacity,
     worker_resources,
 )
-from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, DataSpec, Engine, Track
 from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.planning import make_plan
@@ -32,12 +31,12 @@ def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset):
         seeds=[0, 1],
         budget=Budget(trials_per_cell=3),
     )
-    plan, cells, data = make_plan(spec, tmp_path / "lab")
+    plan, spaces, data = make_plan(spec, tmp_path / "lab")
     assert data.text_digest == dataset.text_digest == plan.data.text_digest
-    assert [cell.cell for cell in plan.cells] == [cell.key for cell in cells]
+    assert [cell.cell for cell in plan.cells] == [space.cell.key for space in spaces]
     assert (plan.trials, plan.runs) == (4 * 3, 4 * 3 * 2)
-    for cell, each in zip(cells, plan.cells, strict=True):
-        values = Space(spec, cell, dataset.sizes).resolve({"learning_rate": 1e-3}, 0)
+    for space, each in zip(spaces, plan.cells, strict=True):
+        values = space.resolve({"learning_rate": 1e-3}, 0)
         shape = ModelShape.of(values)
         assert each.n_params == n_params(shape)
         assert each.max_iters == 20
@@ -186,8 +185,16 @@ def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planne
         ("auto", 36, 16, 2, [WorkerResources(8, 0), WorkerResources(8, 1)]),
     ],
 )
-def test_the_machine_is_divided(workers, n_stacks, n_cpus, n_gpus, expected):
-    assert divide_machine(workers, n_stacks, n_cpus, n_gpus) == expected
+def test_the_machine_is_divided(
+    workers, n_stacks, n_cpus, n_gpus, expected, planned, monkeypatch
+):
+    (cell,) = planned().cells
+    monkeypatch.setattr(study_plan, "n_cores", lambda: n_cpus)
+    monkeypatch.setattr(study_plan, "cuda_count", lambda: n_gpus)
+    budget = Budget(trials_per_cell=n_stacks * cell.stack)
+    spec = SimpleNamespace(engine=Engine(workers=workers), budget=budget)
+    device = "cuda" if n_gpus else "cpu"
+    assert worker_resources(spec, [cell], device) == expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import spaces_of
 from sweeplab.study.values import FACTS
 
 DATA = DataSizes(65)
@@ -16,7 +16,7 @@ DATA = DataSizes(65)
 def space_of(vocab_size=65, **parts):
     spec = study(**parts)
     sizes = DataSizes(vocab_size)
-    return Space(spec, cells(spec, sizes)[0][0], sizes)
+    return spaces_of(spec, sizes)[0][0]
 
 
 def suggestions(space, count, seed=0):
@@ -92,8 +92,8 @@ def test_cells_are_every_combination_but_the_excluded():
         grid={"n_layer": [1, 2], "n_embd": [48, 64, 96], "n_head": [6]},
         constraints=["n_layer * n_embd < 150"],
     )
-    kept, excluded = cells(spec, DATA)
-    assert [(cell.index, cell.key) for cell in kept] == [
+    kept, excluded = spaces_of(spec, DATA)
+    assert [(space.cell.index, space.cell.key) for space in kept] == [
         (0, "n_layer=1,n_embd=48,n_head=6"),
         (1, "n_layer=1,n_embd=96,n_head=6"),
         (2, "n_layer=2,n_embd=48,n_head=6"),
@@ -107,14 +107,14 @@ def test_cells_are_every_combination_but_the_excluded():
 
 def test_rules_that_rest_on_the_vocabulary_wait_for_the_data():
     spec = study(constraints=["vocab_size > 1000"])
-    assert len(cells(spec, None)[0]) == 1
+    assert len(spaces_of(spec, None)[0]) == 1
     with pytest.raises(BadInput, match="no cell meets 'vocab_size > 1000'"):
-        cells(spec, DATA)
-    assert len(cells(spec, DataSizes(2000))[0]) == 1
+        spaces_of(spec, DATA)
+    assert len(spaces_of(spec, DataSizes(2000))[0]) == 1
     with pytest.raises(
         BadInput, match="no cell meets 'vocab_size >= 65' where vocab_size is 64"
     ):
-        cells(study(fixed={"vocab_size": 64}), DATA)
+        spaces_of(study(fixed={"vocab_size": 64}), DATA)
 
 
 def test_an_expression_without_a_value_is_not_met():
@@ -140,7 +140,7 @@ def test_an_expression_without_a_value_is_not_met():
     ],
 )
 def test_a_cells_key_is_a_folders_name(grid, key):
-    assert cells(study(grid=grid), DATA)[0][0].key == key
+    assert spaces_of(study(grid=grid), DATA)[0][0].cell.key == key
 
 
 # What moves a fact of any model; other hyperparameters move it in some.

@@ -18,7 +18,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.studies import check_same_study, write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import OF_VOCABULARY, check_start, read_start, start_weights
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import Budget, DataSpec, Track
 from sweeplab.study.values import Choices
 from sweeplab.sweep.loop import Loop
@@ -126,8 +126,7 @@ def test_a_study_takes_the_model_where_it_says_no_other(changed, study_of, tmp_p
     start = read_start(spec)
     assert make_plan(spec, tmp_path / "lab")[0].trials == 1
     assert spec.fixed.items() >= changed.items()
-    sizes = DataSizes(tokenizer.vocab_size)
-    (space,) = (Space(spec, cell, sizes) for cell in cells(spec, sizes)[0])
+    (space,), _ = spaces_of(spec, DataSizes(tokenizer.vocab_size))
     check_start(spec, start, space.draws(1))
     refused = rf"has n_layer {start.shape.n_layer}, not 3; allowed: the run's values"
     with pytest.raises(BadInput, match=refused):

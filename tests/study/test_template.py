@@ -12,7 +12,7 @@ from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import SEARCHED, study_file, study_text
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import spaces_of
 
 SIZES = DataSizes(65)
 
@@ -57,9 +57,8 @@ def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path):
 
 def test_every_suggested_width_gets_heads_that_divide_it(tmp_path):
     spec = read(study_text("mine", search=["n_embd"]), tmp_path)
-    (cell,), excluded = cells(spec, SIZES)
+    (space,), excluded = spaces_of(spec, SIZES)
     assert not excluded
-    space = Space(spec, cell, SIZES)
     for n_embd in TABLE["n_embd"].suggested:
         values = space.resolve({"n_embd": n_embd}, seed=0)
         assert values.n_head == n_embd // 32

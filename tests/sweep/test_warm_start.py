@@ -14,7 +14,7 @@ from sweeplab.lab.storage import WARM_START
 from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.options import Pruner, Sampler
-from sweeplab.study.space import cells, spaces_of
+from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import Budget
 from sweeplab.study.values import Choices, Derived, Range
 from sweeplab.sweep.loop import Loop
@@ -50,7 +50,7 @@ def elsewhere(tiny, dataset, monkeypatch):
     )
 
     def make(*trials, name="other"):
-        space = spaces_of(tiny(), cells(tiny(), dataset.sizes)[0], dataset.sizes)[0]
+        (space,), _ = spaces_of(tiny(), dataset.sizes)
         studies[name] = []
         for number, (changed, value, *ended) in enumerate(trials):
             outcome, iteration = ended or ("complete", 20)

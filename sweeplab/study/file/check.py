@@ -17,7 +17,7 @@ from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import MOST_CELLS, NOWHERE, StudySpec
 from sweeplab.study.values import (
     EVALUATED,
@@ -175,11 +175,11 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
         )
         return
     try:
-        kept, _ = cells(spec, None)
+        spaces, _ = spaces_of(spec, None)
     except BadInput as error:
         problems.found += error.problems
         return
-    n_points = Space(spec, kept[0], None).n_points
+    n_points = spaces[0].n_points
     if spec.sampler.type == "grid" and (n_points is None or n_points > LARGEST_GRID):
         what = "the grid sampler needs every parameter in every trial, with a step or as a list"
         problems.add(("sampler",), what, f"at most {LARGEST_GRID:,} points, or another sampler")

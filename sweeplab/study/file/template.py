@@ -161,7 +161,7 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
     """
     from sweeplab.study.file.reading import read_text
     from sweeplab.study.inputs import study_dataset
-    from sweeplab.study.space import cells, spaces_of
+    from sweeplab.study.space import spaces_of
     from sweeplab.train.run import train_flops
 
     section = section_of(place, file.parent)
@@ -178,7 +178,7 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
         return study_text(name, None, values, _FIRST_RANGES, grid, section, budget, comments)
 
     spec = read_text(text_of(FEWEST_STEPS), file)
-    spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
+    spaces, _ = spaces_of(spec, dataset.sizes)
     a_step = TRIALS * sum(train_flops(space.typical, 1) for space in spaces)
     n_rows = dataset.sizes.train_pairs or n_tokens / spaces[0].typical.block_size
     most = min(FIRST_FLOPS / a_step, MOST_STEPS, MOST_EPOCHS * n_rows / BATCH)

@@ -26,7 +26,7 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.options import JOINT, build
 from sweeplab.study.plan import n_startup_trials, promotes, settled_pruner, settled_sampler
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Cell, cells, spaces_of
+from sweeplab.study.space import Cell, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials import sharing
 from sweeplab.sweep.trials.cells import Asker, CellCounts, CellTally, is_own
@@ -69,8 +69,8 @@ class Store:
     def __init__(
         self, spec: StudySpec, sizes: Sizes, url: str, wait: Availability | None = None
     ) -> None:
-        self.spec, (self.cells, _) = spec, cells(spec, sizes)
-        self.spaces = spaces_of(spec, self.cells, sizes)
+        self.spec, (self.spaces, _) = spec, spaces_of(spec, sizes)
+        self.cells = [space.cell for space in self.spaces]
         self.availability = wait or Availability(spec.name)
         self.storage = self.availability.retry(lambda: open_storage(url))
         self.leases = sharing.Leases(self.storage.engine)
