@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Self
 
@@ -129,7 +129,7 @@ class Tried:
     sizes: Values
     searched: Values
     losses: Sequence[float]
-    seeds: Sequence[int] = ()
+    seeds: Sequence[int]
 
     @classmethod
     def of(
@@ -191,9 +191,9 @@ class Choice:
     value: float
     expected: Expected | None
     n_seeds: int
-    rivals: tuple[Place, ...] = ()
-    why: str = ""
-    n_trials: int = 1
+    rivals: tuple[Place, ...]
+    why: str
+    n_trials: int
 
     def as_dict(self) -> dict[str, Any]:
         """Return the value seen and the expected one as plain data, with what cannot be distinguished from it."""
@@ -233,7 +233,7 @@ class Ranking:
     """The trials in order, the chosen one first, with the expected losses; none of them if `why` is said."""
 
     order: tuple[Tried, ...]
-    expected: Mapping[Place, Expected] = field(default_factory=dict)
+    expected: Mapping[Place, Expected]
     why: str = ""
 
     def choice(self, cell: str | None = None) -> Choice | None:

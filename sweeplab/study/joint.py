@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -58,7 +58,6 @@ N_STRIDES = 8
 _BELOW_1 = 1 - 1e-9
 
 
-@lru_cache
 def _stride(n_cells: int, n_axes: int) -> int:
     """Return how many points lie between a cell's points in the sequence that all cells share.
 

@@ -377,11 +377,10 @@ def _only(values: set[Any]) -> Any:
 def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
     """Yield warnings of what the user may not have intended, from samples of every cell."""
 
-    counts = [cell.space.n_points for cell in cells if cell.space.n_points is not None]
-    asked = spec.budget.trials_per_cell
-    if counts and (asked is None or min(counts) < asked):
-        fewest = several(min(counts), "point")
-        yield f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise"
+    fewest = min(cell.space.n_points or math.inf for cell in cells)
+    if fewest < (spec.budget.trials_per_cell or math.inf):
+        points = several(int(fewest), "point")
+        yield f"a cell has only {points}, and none is trained twice: more seeds measure the noise"
     runs = [run for cell in cells for run in cell.valid]
     sizes = [
         name

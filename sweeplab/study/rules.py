@@ -155,8 +155,8 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
     for text, names, meets in _data_rules(spec, sizes):
         every.append(Rule(text, spec.place(*names), frozenset(names), meets))
     every += [
-        _expression_rule(text, ("constraints", index))
-        for index, text in enumerate(spec.constraints)
+        _expression_rule(condition.text, ("constraints", index))
+        for index, condition in enumerate(spec.constraints)
     ]
     return every
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import (
-    BeforeValidator,
     Field,
     PlainSerializer,
     TypeAdapter,
@@ -39,7 +38,6 @@ from sweeplab.study.values import (
     SeedNumber,
     Value,
     Values,
-    expression_of,
     key,
     local,
     of_rows,
@@ -233,8 +231,9 @@ class Budget(Section):
     @model_validator(mode="before")
     @classmethod
     def _some_end(cls, written: Any) -> Any:
-        ends = ("trials_per_cell", "time", "flops")
-        if isinstance(written, dict) and all(written.get(name) is None for name in ends):
+        if isinstance(written, dict) and all(
+            written.get(name) is None for name in cls.model_fields
+        ):
             return {**written, "trials_per_cell": DEFAULT_TRIALS_PER_CELL}
         return written
 
@@ -313,10 +312,6 @@ class Track(Section):
     uri: str | None = key(None, "MLflow's tracking URI; default: the lab's own database")
 
 
-def _text_of(written: Any) -> str:
-    return expression_of(written).text
-
-
 def _written_search(search: dict[str, SearchSpec]) -> dict[str, Any]:
     return {name: entry.written() for name, entry in search.items()}
 
@@ -343,7 +338,7 @@ class StudySpec(Section):
     )
     search: Entries = key({}, "Hyperparameters that are tuned inside each cell")
     first_trial: Literals = key({}, "Values of searched names in the first trial of each cell")
-    constraints: list[Annotated[str, BeforeValidator(_text_of, str)]] = key(
+    constraints: list[Condition] = key(
         [], "Expressions that must hold for every cell and trial", max_length=MOST_CONSTRAINTS
     )
     objective: ObjectiveSpec = ObjectiveSpec()
@@ -446,16 +441,14 @@ class StudySpec(Section):
         return {name: place for name, place in named.items() if place is not None}
 
     @property
-    def addresses(self) -> list[tuple[Location, Kind, str]]:
-        """Return the addresses that the study names, each with its place and kind."""
-        addresses: list[tuple[Location, Kind, str]] = []
+    def addresses(self) -> Iterator[tuple[Location, Kind, str]]:
+        """Yield the addresses that the study names, each with its place and kind."""
         if self.track.uri:
-            addresses.append((("track", "uri"), TRACKING, self.track.uri))
+            yield ("track", "uri"), TRACKING, self.track.uri
         if self.engine.type == "ray" and self.engine.address != AUTO:
-            addresses.append((("engine", "address"), RAY, self.engine.address))
+            yield ("engine", "address"), RAY, self.engine.address
         if self.fixed.get("wandb_project") and (address := mirror_address()):
-            addresses.append((("fixed", "wandb_project"), WANDB, address))
-        return addresses
+            yield ("fixed", "wandb_project"), WANDB, address
 
     @property
     def devices(self) -> set[str]:
@@ -483,11 +476,12 @@ class StudySpec(Section):
         except BadInput as error:
             if place is None or any(each.file for each in error.problems):
                 raise
-            placed = [
-                self.problem(place, each.what, each.allowed, each.nearest)
-                for each in error.problems
-            ]
-            raise BadInput(*placed) from error
+            raise BadInput(
+                *(
+                    self.problem(place, each.what, each.allowed, each.nearest)
+                    for each in error.problems
+                )
+            ) from error
 
     def problem(
         self, path: Location, what: str, allowed: str = "", nearest: str = ""
