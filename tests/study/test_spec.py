@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from sweeplab.expressions import Expression
 from sweeplab.study.file.reading import read_plain, read_text
 from sweeplab.study.options import Pruner
 from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, StudySpec
@@ -57,7 +58,7 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
         "search": {"dropout": Range(0.0, 0.1)},
         "objective": ObjectiveSpec(at="final"),
         "seeds": [1],
-        "constraints": ["n_layer > 1"],
+        "constraints": [Expression("n_layer > 1")],
     }
     for key, value in same.items():
         assert spec.model_copy(update={key: value}).identity() == identity
