@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -98,9 +99,11 @@ def yaml_text(value: Any) -> str:
 
 
 def json_ready(value: Any) -> Any:
-    """Return a value ready for JSON: objects by their `as_dict`, NaN and infinite numbers as None."""
+    """Return a value ready for JSON: objects by their `as_dict` or fields, NaN and infinite numbers as None."""
     if hasattr(value, "as_dict"):
         value = value.as_dict()
+    elif is_dataclass(value):
+        value = vars(value)
     if isinstance(value, Mapping):
         return {str(key): json_ready(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

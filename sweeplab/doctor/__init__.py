@@ -269,7 +269,7 @@ def _machine_checks() -> Iterator[Check]:
     """Yield the checks of devices and compiler."""
     machine, n_cuda = device(), cuda_count()
     # The GPUs that the driver names are compared with those that torch can use.
-    gpus = [gpu["name"] for gpu in machine["gpus"]]
+    gpus = [gpu.partition(",")[0] for gpu in machine["gpus"]]
     words = f"{', '.join(gpus) or 'no GPU'}; {machine['cpu']}, {several(machine['n_cores'], 'core')}"
     if len(gpus) > n_cuda and "CUDA_VISIBLE_DEVICES" not in os.environ:
         words += f"; torch sees {n_cuda} of the GPUs"

@@ -20,7 +20,6 @@ from sweeplab.files import read_bytes
 from sweeplab.formatting import several_named
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import read_spec
-from sweeplab.lab.showing import is_close
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import FROM_A_COPY, RunEnd, RunFolder, RunStart, RunState
 from sweeplab.study.space import Space
@@ -270,7 +269,7 @@ def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
     outcome, value = end.ending.outcome, end.ending.value
     if OPTUNA_STATES[outcome] != trial.state or trial.user_attrs["outcome"] != outcome:
         return f"{trial.user_attrs['outcome']} in Optuna, {outcome} on disk"
-    if outcome.has_value and not is_close(trial.value, value):
+    if outcome.has_value and trial.value != value:
         return f"value {trial.value} in Optuna, {value} on disk"
     return ""
 

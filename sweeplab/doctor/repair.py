@@ -23,7 +23,6 @@ from sweeplab.doctor.findings import (
 from sweeplab.errors import BadInput
 from sweeplab.files import make_folder, sync_folder
 from sweeplab.formatting import several
-from sweeplab.lab.showing import is_close
 from sweeplab.lab.storage import PROMOTED
 from sweeplab.lab.studies import describe, summarize
 from sweeplab.records.folders import StudyFolder
@@ -208,7 +207,7 @@ class _Repair:
         if outcome is RunState.FAILED:
             ended.error = "its traceback was lost with its end"
         ending = ended.ending(outcome)
-        agree = trial.value is None or is_close(trial.value, ending.value)
+        agree = trial.value in (None, ending.value)
         if agree:
             ended.write_ends(ending)
         return agree

@@ -9,16 +9,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from sweeplab.files import GrowingFile, make_folder, opened
+from sweeplab.files import GrowingFile, make_folder
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import CurvePoint, CurveReader, RunEnd, RunFolder, TrialEnding
+from sweeplab.records.runs import (
+    CurvePoint,
+    CurveReader,
+    RunEnd,
+    RunFolder,
+    TrialEnding,
+    append_lines,
+)
 
 _log = logging.getLogger("sweeplab")
 
 NOTICES = "notices"  # the folder in a study's folder with what its workers have to say
 
 
-@dataclass(frozen=True, kw_only=True)
 class Event:
     """Something that happens to a study."""
 
@@ -108,9 +114,9 @@ class Notices:
 
 def write_notice(folder: StudyFolder, worker: str, notice: StudyNotice) -> None:
     """Write a notice or an error into the file of a worker, whose name no other process has."""
-    make_folder(folder.path / NOTICES)
-    with opened(folder.path / NOTICES / f"{worker}.jsonl", "ab") as file:
-        file.write(f"{json.dumps(asdict(notice))}\n".encode())
+    append_lines(
+        make_folder(folder.path / NOTICES) / f"{worker}.jsonl", [json.dumps(asdict(notice))]
+    )
 
 
 OnLook = Callable[[RunFolder, Sequence[CurvePoint], RunEnd | None], object]
@@ -223,12 +229,12 @@ class Callbacks:
         self, on_evaluation: OnEvaluation | None, on_trial_end: OnTrialEnd | None
     ) -> None:
         self._on_evaluation, self._on_trial_end = on_evaluation, on_trial_end
-        self._raised: dict[str, str] = {}
+        self._raised: dict[str, str] = {}  # what each function raised first
 
     @property
     def errors(self) -> list[str]:
         """Return what each function raised first."""
-        return [f"{name} raised {what}" for name, what in self._raised.items()]
+        return [*self._raised.values()]
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
@@ -240,9 +246,6 @@ class Callbacks:
                 name = "on_trial_end"
                 self._on_trial_end(event)
         except Exception as error:
-            if name in self._raised:
-                return
-            self._raised[name] = f"{type(error).__name__}: {error}"
-            _log.error(
-                "%s raised %s; the study goes on", name, self._raised[name], exc_info=error
-            )
+            if name not in self._raised:
+                self._raised[name] = f"{name} raised {type(error).__name__}: {error}"
+                _log.error("%s; the study goes on", self._raised[name], exc_info=error)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from sweeplab.errors import DamagedFile
 from sweeplab.formatting import several_named, written
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import StudyTrials, Trial
@@ -45,29 +44,17 @@ class Finding:
         """Return the finding and the change in one line."""
         return f"{self.what}; {self.change}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, also where commands print JSON."""
-        return asdict(self)
-
 
 def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
-    """Return what limited the best trial of each cell of a study, or of one cell.
-
-    Of damaged records, which `doctor` names, it finds nothing.
-    """
+    """Return what limited the best trial of each cell of a study, or of one cell."""
     folder = trials.folder
-    try:
-        study = folder.read(folder.canonical_file)
-        best = {
-            key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)
-        }
-        ended = [
-            trial
-            for trial in trials.all
-            if trial.ending and trial.ending.outcome.counts_towards_budget
-        ]
-    except DamagedFile:
-        return []
+    study = folder.read(folder.canonical_file)
+    best = {key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)}
+    ended = [
+        trial
+        for trial in trials.all
+        if trial.ending and trial.ending.outcome.counts_towards_budget
+    ]
     if not best:
         return []
     findings = list[Finding | None]()
@@ -91,9 +78,8 @@ def _end_of_range(
     folder: StudyFolder,
 ) -> Finding | None:
     """Find best trials at an end of a range towards which losses fall, and which could lie further."""
-    if any(
-        bound is not None and math.isclose(bound, entry[end]) for bound in _bounds(name, end)
-    ):
+    to = widened(name, entry, end)
+    if math.isclose(to, entry[end]):
         return None
     near: dict[str, float] = {}
     for cell, trial in best.items():
@@ -119,7 +105,6 @@ def _end_of_range(
     if not near or (rise if end == "min" else -rise) < TREND:
         return None
     word, change = ("lower", "lower") if end == "min" else ("upper", "raise")
-    to = widened(name, entry, end)
     values = dict.fromkeys(written(value) for value in (min(near.values()), max(near.values())))
     what = f"{name} {' to '.join(values)} of {_best_in(near, best)} is at the {word} end of its range"
     what += f" ({written(entry['min'])} to {written(entry['max'])}), and losses fall towards it"
@@ -129,28 +114,22 @@ def _end_of_range(
     return Finding("end of range", tuple(near), name, what, change, to, end)
 
 
-def _bounds(name: str, end: str) -> tuple[float | None, float | None]:
-    """Return how far this end of a hyperparameter's range can go, inclusive and exclusive."""
-    row = TABLE[name]
-    if end == "min":
-        return row.low, row.above
-    return row.high, row.below
-
-
 def widened(name: str, entry: Mapping[str, Any], end: str) -> float:
     """Return where an end of a range should lie if the best values are near it, within the bounds of the table.
 
     The range grows by half of its width, on its own scale, and at least three times on a logarithmic one.
     """
-    low, high = entry["min"], entry["max"]
-    share = (high - low) / 2
-    value: float = low - share if end == "min" else high + share
+    low, high, row = entry["min"], entry["max"], TABLE[name]
+    step, factor = (high - low) / 2, 1.0
     if entry.get("log"):
-        factor = max(3.0, math.sqrt(high / low))
-        value = low / factor if end == "min" else high * factor
+        step, factor = 0.0, max(3.0, math.sqrt(high / low))
+    value: float = high * factor + step
+    closest = min
+    inclusive, exclusive = row.high, row.below
+    if end == "min":
+        value, closest = low / factor - step, max
+        inclusive, exclusive = row.low, row.above
     value = float(f"{value:.2g}")
-    closest = max if end == "min" else min
-    inclusive, exclusive = _bounds(name, end)
     if inclusive is not None:
         value = closest(value, inclusive)
     if exclusive is not None and closest(value, exclusive) == exclusive:
@@ -185,15 +164,11 @@ def _above_n_grams(
     baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial]
 ) -> Finding | None:
     """Find that in every cell the best trial has a loss above that of n-grams."""
-    losses = {}
-    for cell, trial in best.items():
-        if (
-            trial.value is None
-            or cell not in baselines
-            or trial.value <= baselines[cell]["loss"]
-        ):
-            return None
-        losses[cell] = trial.value
+    losses = {cell: trial.value or 0.0 for cell, trial in best.items()}
+    if not all(
+        cell in baselines and loss > baselines[cell]["loss"] for cell, loss in losses.items()
+    ):
+        return None
     lowest = min(losses, key=losses.__getitem__)
     loss, baseline, values = (
         losses[lowest],

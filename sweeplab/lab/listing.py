@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -130,10 +130,8 @@ def cell_limits(folder: StudyFolder) -> dict[str, int | None]:
     """Return how many trials the budget gives each cell, at most its points; None without a limit."""
     per_cell, limits = read_budget(folder)["trials_per_cell"], dict[str, int | None]()
     for cell in folder.read(folder.plan_file)["cells"]:
-        limit = cell["n_points"]
-        if limit is None or (per_cell is not None and per_cell < limit):
-            limit = per_cell
-        limits[cell["cell"]] = limit
+        known = [limit for limit in (cell["n_points"], per_cell) if limit is not None]
+        limits[cell["cell"]] = min(known, default=None)
     return limits
 
 
@@ -155,9 +153,9 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
         BadInput: there is no such study; offers the nearest name.
     """
     folder = StudyFolder(lab_folder(lab), name)
-    names = study_names(folder.lab)
-    if name in names:
+    if folder.has_started and is_name(name):
         return folder
+    names = sorted({*study_names(folder.lab), *(each.stem for each in files_here())})
     what = f"no study {name!r} in {folder.lab}"
     if is_file(file_of(name)):
         raise BadInput(f"{what} yet; {folder.command('run')} runs it")
@@ -172,12 +170,12 @@ def latest_study(lab: Path | None) -> StudyFolder:
         BadInput: the lab has no study.
     """
     place = lab_folder(lab)
-    folders = [StudyFolder(place, name) for name in study_names(place)]
-    folders = [folder for folder in folders if folder.canonical_file.exists()]
-    if not folders:
-        raise BadInput(f"{place} has no study to look at yet; sweeplab run FILE trains one")
+    files = (StudyFolder(place, name).canonical_file for name in study_names(place))
     # The file of a study is written as it begins to run.
-    return max(folders, key=lambda folder: folder.canonical_file.stat().st_mtime)
+    written = {file.stat().st_mtime: file.parent.name for file in files if file.exists()}
+    if not written:
+        raise BadInput(f"{place} has no study to look at yet; sweeplab run FILE trains one")
+    return StudyFolder(place, written[max(written)])
 
 
 def file_of(name: str | Path) -> Path:
@@ -223,11 +221,9 @@ def study_source(path: str | Path, lab: Path) -> Path:
     packaged = shipped("studies") / f"{file.stem}.yaml"
     if packaged.is_file() and (name == file.stem or file == Path("studies", packaged.name)):
         return packaged
-    if not is_name(name) or file.suffix in (".yaml", ".yml"):
-        return file
-    names = sorted({*study_names(lab), *(each.stem for each in files_here())})
-    what = f"{name}: no study file, and no study in {lab}"
-    raise BadInput(Problem(what, some_of(names), nearest(name, names)))
+    if is_name(name) and file.suffix not in (".yaml", ".yml"):
+        find_study(lab, name)
+    return file
 
 
 def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
@@ -255,8 +251,8 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
 def tracking_uri_of(folder: StudyFolder) -> str | None:
     """Return the tracking URI of the study file, if it names one."""
     # Read without a check: the checks of a spec are slow to import.
-    track = folder.read(folder.canonical_file).get("track") or {}
-    return track.get("uri") or None
+    uri: str | None = folder.read(folder.canonical_file).get("track", {}).get("uri")
+    return uri
 
 
 def read_budget(folder: StudyFolder) -> dict[str, Any]:
@@ -270,42 +266,30 @@ def read_budget(folder: StudyFolder) -> dict[str, Any]:
 
 def find_metric(folder: StudyFolder) -> str:
     """Return the metric that a study minimizes: with a minus where its file maximizes it."""
-    objective = folder.read(folder.canonical_file)["objective"]
-    sign = "-" if objective.get("goal") == "maximize" else ""
-    return f"{sign}{objective['metric']}"
-
-
-def check_free(lab: Path, name: str) -> None:
-    """Make sure that no study has this name.
-
-    Raises:
-        BadInput: a study has it.
-    """
-    if name in study_names(lab):
-        raise BadInput(f"a study {name!r} exists in {lab} already; give another name")
+    return str(folder.read(folder.plan_file)["metric"])
 
 
 def find_trial(
-    study: str, trials: Mapping[str, Collection[int]], number: int, cell: str | None
-) -> str:
-    """Return the cell of the trial with a number; `trials` has the numbers of the trials in each cell.
+    study: str, places: Collection[tuple[str, int]], number: int, cell: str | None
+) -> tuple[str, int]:
+    """Return the cell and number of the trial with a number, among those at `places`.
 
     Raises:
         BadInput: there is no such cell or trial, or several cells have a trial of this number.
     """
     where = f"study {study}"
     if cell is not None:
-        cell = named_cell(study, trials, cell)
-        trials, where = {cell: trials[cell]}, f"cell {cell}"
-    keys = [key for key, numbers in trials.items() if number in numbers]
-    if not keys:
-        last = max((max(numbers) for numbers in trials.values() if numbers), default=None)
+        cell = named_cell(study, sorted({place[0] for place in places}), cell)
+        places, where = [place for place in places if place[0] == cell], f"cell {cell}"
+    fitting = [place for place in places if place[1] == number]
+    if not fitting:
+        last = max((place[1] for place in places), default=None)
         allowed = "none yet" if last is None else f"0 to {last}"
         raise BadInput(Problem(f"{where} has no trial {number}", allowed))
-    if len(keys) > 1:
-        what = f"{several(len(keys), 'cell')} of study {study} have a trial {number}; name one with --cell"
-        raise BadInput(Problem(what, some_of(keys)))
-    return keys[0]
+    if len(fitting) > 1:
+        what = f"{several(len(fitting), 'cell')} of study {study} have a trial {number}; name one with --cell"
+        raise BadInput(Problem(what, some_of([place[0] for place in fitting])))
+    return fitting[0]
 
 
 @dataclass(frozen=True)
@@ -366,9 +350,9 @@ class Trial:
     @property
     def values(self) -> dict[str, Any]:
         """Return all of its effective hyperparameters except the seed."""
-        return {
-            name: value for name, value in self.start.values.as_dict().items() if name != "seed"
-        }
+        values = self.start.values.as_dict()
+        del values["seed"]
+        return values
 
     def as_dict(self) -> dict[str, Any]:
         """Return the trial as plain data for JSON; `threads` are those of the process that trained it."""
@@ -413,13 +397,14 @@ class StudyTrials:
     def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
         self.all = read_trials(folder)
+        self._by_place = {(trial.cell, trial.number): trial for trial in self.all}
 
     @cached_property
     def _ranking(self) -> Ranking:
         from sweeplab.study.choice import Tried, rank  # NumPy is slow to import
 
         trials = []
-        for trial in self.all:
+        for place, trial in self._by_place.items():
             if trial.value is None or not trial.has_value:
                 continue
             sizes = {name: getattr(trial.start.values, name) for name in trial.start.grid}
@@ -427,15 +412,15 @@ class StudyTrials:
                 run.seed: end.valued_val_loss
                 for run, end in zip(trial.runs, trial.ends, strict=False)
             }
-            place = (trial.cell, trial.number)
             trials.append(Tried.of(place, trial.value, sizes, trial.start.sampled, losses))
         return rank(trials)
 
     def ranked(self, cell: str | None = None) -> list[Trial]:
         """Return the trials that have a value, of a cell or of all, the best first."""
-        trials = {(trial.cell, trial.number): trial for trial in self.all}
         return [
-            trials[tried.place] for tried in self._ranking.order if cell in (None, tried.cell)
+            self._by_place[tried.place]
+            for tried in self._ranking.order
+            if cell in (None, tried.cell)
         ]
 
     def best_of_cells(self) -> dict[str, Trial]:
@@ -467,10 +452,8 @@ class StudyTrials:
                 number.
         """
         if number is not None:
-            numbered: dict[str, dict[int, Trial]] = defaultdict(dict)
-            for trial in self.all:
-                numbered[trial.cell][trial.number] = trial
-            return numbered[find_trial(self.folder.name, numbered, number, cell)][number]
+            trials = self._by_place
+            return trials[find_trial(self.folder.name, trials, number, cell)]
         name, cell = self.folder.name, self.cell_named(cell)
         ranked = self.ranked(cell)
         if not ranked:

@@ -17,12 +17,12 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import (
@@ -33,6 +33,7 @@ from sweeplab.files import (
     read_bytes,
     write_whole,
 )
+from sweeplab.formatting import without_passwords
 from sweeplab.records.folders import (
     SERVICE,
     allow_service,
@@ -42,6 +43,9 @@ from sweeplab.records.folders import (
     service_url,
 )
 from sweeplab.records.runs import Inside, read_json, typed
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::", "*")
@@ -63,6 +67,38 @@ ssl_key_file = '../server.key'
 """
 
 
+@contextmanager
+def connected(url: str | URL, what: str, cure: str = "") -> Iterator[Connection]:
+    """Connect to a PostgreSQL database for one transaction.
+
+    Raises:
+        BadInput: it does not answer, or its driver is missing; says what to do.
+    """
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        engine = create_engine(url)
+    except ModuleNotFoundError:
+        raise BadInput(NEEDS_DRIVER) from None
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except SQLAlchemyError as error:
+        why = f"{what} does not answer: {reason_of(error)}"
+        raise BadInput(f"{why}; {cure}" if cure else why) from error
+    finally:
+        engine.dispose()
+
+
+def reason_of(error: Exception) -> str:
+    """Return in one line why a database does not answer."""
+    message = without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])
+    if "Connection refused" in message:
+        message += " (`sweeplab storage start` starts the lab's own)"
+    return message
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach a server that listens there."""
     try:
@@ -73,11 +109,12 @@ def is_loopback(host: str) -> bool:
 
 def program_folders() -> Iterator[Path]:
     """Yield the folders that have PostgreSQL's programs: on PATH, and where Debian puts them."""
-    programs = map(shutil.which, PROGRAMS)
-    places = [Path(program).resolve().parent for program in programs if program]
-    places += sorted(
+    places = sorted(
         Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: -float(at.parent.name)
     )
+    on_path = shutil.which("initdb")
+    if on_path:
+        places.insert(0, Path(on_path).resolve().parent)
     yield from dict.fromkeys(
         at for at in places if all((at / each).exists() for each in PROGRAMS)
     )
@@ -230,7 +267,7 @@ class Server:
         # Its process id may belong to another process since.
         if then is None or then.boot != now.boot:
             self._pid_file.unlink(missing_ok=True)
-        self._write_start(now)
+        write_whole(self._start_file, json.dumps(asdict(now)).encode())
         self._write_service(host, port)
         listen = "*" if host in EVERYWHERE else host
         kind, ssl = ("hostssl", "on") if is_open else ("host", "off")
@@ -254,15 +291,10 @@ class Server:
         if _run(account, programs / "pg_ctl", *words).returncode == 0:
             return
         self._start_file.unlink()
-        if then:  # what failed is not kept
-            self._write_start(then)
         output = GrowingFile(self.log, before).new_lines().decode(errors="replace")
         why = re.search(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", output)
         what = why[1] if why else "see its log"
         raise BadInput(f"the lab's storage does not start: {what} ({self.log})")
-
-    def _write_start(self, start: ServerStart) -> None:
-        write_whole(self._start_file, json.dumps(asdict(start)).encode())
 
     def stop(self) -> bool:
         """Stop the server cleanly; return whether it was running.
@@ -284,29 +316,15 @@ class Server:
         Raises:
             BadInput: it does not answer.
         """
-        from sqlalchemy import create_engine, text
-        from sqlalchemy.exc import SQLAlchemyError
+        from sqlalchemy import text
 
+        start = self.command("start")
         if not self.exists:
-            raise BadInput(
-                f"the lab has no server of its own; {self.command('start')} creates one"
-            )
-        url = service_url(self.service)
-        try:
-            engine = create_engine(url)
-        except ModuleNotFoundError:
-            raise BadInput(NEEDS_DRIVER) from None
-        try:
-            with engine.connect() as connection:
-                return str(connection.scalar(text("SHOW server_version"))).partition(" ")[0]
-        except SQLAlchemyError as error:
-            why = str(error.__cause__ or error).strip().partition("\n")[0]
-            start = self.command("start")
-            if self.elsewhere:
-                start += f" on {self.elsewhere}"
-            raise BadInput(f"the lab's storage does not answer: {why}; {start}") from error
-        finally:
-            engine.dispose()
+            raise BadInput(f"the lab has no server of its own; {start} creates one")
+        if self.elsewhere:
+            start += f" on {self.elsewhere}"
+        with connected(service_url(self.service), "the lab's storage", start) as connection:
+            return str(connection.scalar(text("SHOW server_version"))).partition(" ")[0]
 
     def backup(self, file: Path) -> str:
         """Write a consistent dump of the database to one file; return the command that restores it.

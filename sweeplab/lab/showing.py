@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from socket import gethostname
@@ -10,9 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from sweeplab.data import task_of
-from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import several_named
-from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import (
     StudyTrials,
@@ -49,10 +46,9 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study; a
-    cell has no more trials than points), `enqueued` those that run next. `removed` has the values that only older
-    versions train, `workers` the place of each worker that runs or is queued. Values are of the `metric`. Cells stand
-    in the order of the grid, former cells last. `findings` say what limited the best trials. With `only`, all is about
-    this cell. What is no plain value has an `as_dict`.
+    cell has no more trials than points), `enqueued` those that run next. `workers` has the place of each worker that
+    runs or is queued. Values are of the `metric`. Cells stand in the order of the grid, former cells last. `findings`
+    say what limited the best trials. With `only`, all is about this cell. What is no plain value has an `as_dict`.
 
     Raises:
         BadInput: the study has no such cell.
@@ -68,9 +64,10 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     counts, limits = count_trials(folder), cell_limits(folder)
     cells = []
     for cell, trials in by_cell.items():
-        row = _cell_row(ranked, cell, trials)
+        count = counts.get(cell, TrialCounts())
+        row = _cell_row(ranked, cell, trials, count.counted)
         row["n_trials"] = limits.get(cell)
-        row["enqueued"] = counts.get(cell, TrialCounts()).states["enqueued"]
+        row["enqueued"] = count.states["enqueued"]
         cells.append(row)
     best, ended = None, ranked.ranked(only)
     if ended:
@@ -82,12 +79,8 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
             "folder": str(chosen.runs[0].path),
             "choice": ranked.choice(only),
         }
-    failures, removed = [], set()
+    failures = []
     for trial in (trial for trials in by_cell.values() for trial in trials):
-        for name, hyperparameter in TABLE.items():
-            value = getattr(trial.start.values, name) if hyperparameter.removed else None
-            if value in hyperparameter.removed:
-                removed.add(f"{name}={value}")
         if trial.ending is None:
             continue
         # Of a traceback the last line.
@@ -105,7 +98,6 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         "cells": cells,
         "notes": read_notes(folder),
         "reaches": plan.get("reaches", []),
-        "removed": sorted(removed),
         "workers": folder.workers,
         "best": best,
         "findings": find_limits(ranked, only),
@@ -113,13 +105,13 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     }
 
 
-def _cell_row(ranked: StudyTrials, cell: str, trials: Sequence[Trial]) -> dict[str, Any]:
-    states, unfinished, n_counted = Counter[RunState](), ranked.folder.unfinished, 0
+def _cell_row(
+    ranked: StudyTrials, cell: str, trials: Sequence[Trial], n_counted: int
+) -> dict[str, Any]:
+    states, unfinished = Counter[RunState](), ranked.folder.unfinished
     for trial in trials:
         states.update(end.state for end in trial.ends)
         states[unfinished] += len(trial.runs) - len(trial.ends)
-        if trial.ending and trial.ending.outcome.counts_towards_budget:
-            n_counted += 1
     row: dict[str, Any] = {"cell": cell, "n_params": None, "trials": n_counted}
     if trials:
         row["n_params"] = trials[0].start.facts["n_params"]
@@ -141,15 +133,11 @@ def _cell_row(ranked: StudyTrials, cell: str, trials: Sequence[Trial]) -> dict[s
     return row
 
 
-def trial_rows(
-    ranked: StudyTrials, cell: str | None = None, sort: str | None = None
-) -> list[dict[str, Any]]:
+def trial_rows(ranked: StudyTrials, cell: str | None = None) -> list[dict[str, Any]]:
     """Return a row per trial of a study, or of a cell: the best first, then those without a value.
 
-    With `sort` they are in the order of that column, the lowest first.
-
     Raises:
-        BadInput: there is no such cell or column.
+        BadInput: there is no such cell.
     """
     cell, metric = ranked.cell_named(cell), find_metric(ranked.folder)
     trials = ranked.ranked(cell)
@@ -167,13 +155,7 @@ def trial_rows(
             "iteration": max((end.iteration for end in trial.ends), default=None),
         }
         rows.append(row | dict(trial.start.sampled))
-    if sort is None:
-        return rows
-    known = list(dict.fromkeys(name for row in rows for name in row))
-    if sort not in known:
-        what = f"--sort {sort}: the trials have no such column"
-        raise BadInput(Problem(what, ", ".join(known), nearest(sort, known)))
-    return sorted(rows, key=lambda row: (row.get(sort) is None, row.get(sort) or 0))
+    return rows
 
 
 def commands_about(
@@ -206,13 +188,6 @@ def commands_about(
         "rerun": f"{study.command('best', *which, '--output', file)} && {again}",
         "open": study.command("ui"),
     }
-
-
-def is_close(one: float | None, other: float | None) -> bool:
-    """Return whether two records hold the same number, up to rounding in text."""
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=1e-9)
 
 
 def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dict[str, Any]:
@@ -284,15 +259,12 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
     from sweeplab.lab.studies import differences
 
     answer: dict[str, Any] = {"a": a.name, "b": b.name}
-    one_file, other_file = (
-        study.read(study.canonical_file) | {"name": None} for study in (a, b)
-    )
-    answer["file"] = [change._asdict() for change in differences(one_file, other_file)]
-    for kind in ("data", "code"):
-        one_file, other_file = (study.read(study.path / f"{kind}.json") for study in (a, b))
+    for kind, file in (("file", "study"), ("data", "data"), ("code", "code")):
+        one_file, other_file = (
+            study.read(study.path / f"{file}.json") | {"name": None} for study in (a, b)
+        )
         answer[kind] = [change._asdict() for change in differences(one_file, other_file)]
     has_same_tokens = a.data.token_digest == b.data.token_digest
-    answer["precision"] = {study.name: study.dtype for study in (a, b) if a.dtype != b.dtype}
     ours, theirs = StudyTrials(a).best_of_cells(), StudyTrials(b).best_of_cells()
     answer["results"] = []
     for cell in dict.fromkeys([*ours, *theirs]):
@@ -312,14 +284,3 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
             row["change"] = row["b"] - row["a"]
         answer["results"].append(row)
     return answer
-
-
-def differ_in_trials(a: Trial, b: Trial) -> list[dict[str, Any]]:
-    """Return in what two trials differ: their hyperparameters, then how they ended."""
-    rows = [
-        {"name": name, "a": value, "b": b.values.get(name)} for name, value in a.values.items()
-    ]
-    rows = [row for row in rows if row["a"] != row["b"]]
-    rows.append({"name": "state", "a": str(a.state), "b": str(b.state)})
-    rows.append({"name": "value", "a": a.value, "b": b.value})
-    return rows

@@ -9,21 +9,20 @@ import json
 import os
 import uuid
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import read_only_uri, write_whole
-from sweeplab.formatting import without_password, without_passwords
-from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
+from sweeplab.files import write_whole
+from sweeplab.formatting import without_password
+from sweeplab.lab.server import EVERYWHERE, Server, connected, is_loopback, reason_of
 from sweeplab.lab.tables import counts
 from sweeplab.permissions import STORAGE, allow, place_of
 from sweeplab.processes import switched_off
 from sweeplab.records.folders import (
     OWN_SERVER,
     StudyFolder,
-    check_inside,
     schema_url,
     service_url,
 )
@@ -134,29 +133,11 @@ def last_start(folder: StudyFolder) -> list[tuple[str, Any]]:
 def _rows(folder: StudyFolder, query: str) -> list[Any]:
     if not folder.storage_file.exists():
         folder.check_is_here()
-        check_inside(folder.lab, folder.database)
-        import sqlite3
-
-        try:
-            with closing(
-                sqlite3.connect(read_only_uri(folder.database), uri=True)
-            ) as connection:
-                return connection.execute(query).fetchall()
-        except (sqlite3.Error, OSError) as error:
-            raise folder.damaged(folder.database, error) from error
+        return folder.query(query)
     from sqlalchemy import text
-    from sqlalchemy.exc import SQLAlchemyError
 
-    engine = open_database(folder.storage_url)
-    try:
-        with engine.connect() as connected:
-            return [(*row,) for row in connected.execute(text(query))]
-    except SQLAlchemyError as error:
-        raise BadInput(
-            f"the storage of study {folder.name} does not answer: {reason_of(error)}"
-        ) from error
-    finally:
-        engine.dispose()
+    with connected(folder.storage_url, f"the storage of study {folder.name}") as connection:
+        return [(*row,) for row in connection.execute(text(query))]
 
 
 def rename_studies(url: str, old: str, new: str) -> None:
@@ -215,19 +196,10 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> None:
         storage = f"{OWN_SERVER}{schema}"
     else:
         return
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.schema import CreateSchema
 
-    try:
-        engine = create_engine(url)
-        with engine.begin() as connection:
-            connection.execute(CreateSchema(schema))
-        engine.dispose()
-    except ModuleNotFoundError as error:
-        raise BadInput(NEEDS_DRIVER) from error
-    except SQLAlchemyError as error:
-        raise BadInput(f"{what} does not answer: {reason_of(error)}") from error
+    with connected(url, what) as connection:
+        connection.execute(CreateSchema(schema))
     write_whole(folder.storage_file, storage.encode(), mode=0o600)  # it may hold a password
 
 
@@ -243,14 +215,6 @@ def _asked_url(asked: str) -> URL:
             return url.set(drivername="postgresql+psycopg")
     allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ in the password as %40"
     raise BadInput(Problem(f"{VARIABLE}: {shown} is not a PostgreSQL address", allowed))
-
-
-def reason_of(error: Exception) -> str:
-    """Return in one line why a database does not answer."""
-    message = without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])
-    if "Connection refused" in message:
-        message += " (`sweeplab storage start` starts the lab's own)"
-    return message
 
 
 def engine_arguments(url: str) -> dict[str, Any]:

@@ -16,16 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import TRASH, make_folder, sync_folder, write_whole
-from sweeplab.formatting import yaml_text
 from sweeplab.lab.listing import (
     StudyTrials,
     Trial,
-    check_free,
     find_metric,
     read_spec,
     tracking_uri_of,
@@ -33,9 +30,10 @@ from sweeplab.lab.listing import (
 from sweeplab.lab.storage import rename_studies
 from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.records.kept import write_note
+from sweeplab.records.runs import write_json
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import study_file
-from sweeplab.study.problems import LENGTHS
+from sweeplab.study.problems import LENGTHS, shown
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.experiment import rename_experiment
 from sweeplab.version import VERSION
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from sweeplab.tracking.tracker import Description, StudySummary
 
 DIGEST_CHARACTERS = 12
-# A longer value is cut where it is shown.
-LONGEST_VALUE = 120
 
 
 class Difference(NamedTuple):
@@ -115,7 +111,7 @@ def _identity(study: Mapping[str, Any]) -> dict[str, Any]:
 def _said(value: Any) -> str:
     if value is None:
         return "not given"
-    return shorten(yaml_text(value), LONGEST_VALUE, placeholder="…")
+    return shown(value)
 
 
 def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
@@ -126,7 +122,7 @@ def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> 
     understood = json.dumps(spec.as_written(), indent=1)
     if spec.source != folder.canonical_file:
         write_whole(folder.study_file, (spec.text if spec.source else understood).encode())
-    write_whole(folder.data_file, json.dumps(data.as_dict(), indent=1).encode())
+    write_json(folder.data_file, data)
     write_whole(folder.canonical_file, understood.encode())
 
 
@@ -150,8 +146,11 @@ def versions(token_digest: str) -> dict[str, str]:
 
 def version_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """Say in which parts two processes differ; parts that only one of them names are ignored."""
-    both = [name for name in ours if name in theirs and ours[name] != theirs[name]]
-    return [f"{name} ({ours[name]} here, {theirs[name]} there)" for name in both]
+    return [
+        f"{name} ({here} here, {there} there)"
+        for name, here, there in differences(ours, theirs)
+        if here and there
+    ]
 
 
 @dataclass(frozen=True)
@@ -196,10 +195,8 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
     spec = read_spec(folder)
     folder.read_study()
     read_study(folder.canonical_file, [f"--name {new}"])
-    check_free(folder.lab, new)
     if renamed.path.exists():
-        what = f"{renamed.path} exists, from a study that never started; remove it or give another name"
-        raise BadInput(what)
+        raise BadInput(f"{renamed.path} exists already; give another name")
     with folder.held(_in_use(folder)):
         rename_experiment(folder.lab, old, spec.track.uri, new)
         folder.path.rename(renamed.path)
@@ -221,9 +218,7 @@ def finish_renaming(folder: StudyFolder) -> bool:
         text = re.sub(r"(?m)^name:.*$", f"name: {folder.name}", folder.read_study(), count=1)
         write_whole(folder.study_file, text.encode())
         for file in (folder.plan_file, folder.canonical_file):
-            write_whole(
-                file, json.dumps(folder.read(file) | {"name": folder.name}, indent=1).encode()
-            )
+            write_json(file, folder.read(file) | {"name": folder.name})
     return True
 
 
@@ -299,8 +294,7 @@ def keep_note(folder: StudyFolder, text: str, trial: tuple[str, int] | None = No
     kept = f"the note of {about} is kept"
     try:
         tracker = open_tracker(folder.lab, folder.name, tracking_uri_of(folder))
-        runs = trial and [run for run in folder.runs() if (run.cell, run.trial) == trial]
-        tracker.annotate(text, runs)
+        tracker.annotate(text, trial and folder.runs_of(*trial))
     except (BadInput, TrackingUnavailable) as error:
         return Done(f"{kept}, but MLflow does not show it: {error}", [])
     return Done(kept, [])
@@ -321,8 +315,7 @@ def rerun_text(trial: Trial) -> str:
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
         "data": study["data"],
-        "fixed": values
-        | {name: list(value) for name, value in values.items() if isinstance(value, tuple)},
+        "fixed": values,
         "objective": study["objective"],
         "budget": {"trials_per_cell": 1},
         "pruner": "none",

@@ -114,8 +114,6 @@ class Statements:
                 ),
             )
         )
-        of_trials = [kind for kind in CONTENT if kind != "study"]
-        self.contents = sql.union_all(*map(self._rows_of, of_trials))
         system = self.content["system"]
         self.system_of = sql.select(system).where(self._among(system.c.trial_id, "ids"))
         self.new = sql.insert(self.trials).returning(trial_id)
@@ -123,10 +121,10 @@ class Statements:
         self.set_state = sql.update(self.trials).where(trial_id == of_id)
         self.set_state = self.set_state.values({name: sql.bindparam(name) for name in times})
         # What a reopened trial loses: its values and the attributes of its end; restored from its records, all of it.
-        forgets = {kind: sql.delete(self.content[kind]) for kind in of_trials}
         forgets = {
-            kind: each.where(self.content[kind].c.trial_id == of_id)
-            for kind, each in forgets.items()
+            kind: sql.delete(table).where(table.c.trial_id == of_id)
+            for kind, table in self.content.items()
+            if kind != "study"
         }
         ends = ("outcome", "train_flops", "wall_seconds")
         self.forget_ending = [
@@ -134,6 +132,7 @@ class Statements:
             forgets["user"].where(self.content["user"].c.key.in_(ends)),
         ]
         self.forget_content = [*forgets.values()]
+        self.contents = sql.union_all(*map(self._rows_of, forgets))
 
     def _among(self, column: Any, name: str) -> Any:
         """Return whether a column is one of the ids of a parameter (`listed`), by an index."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -24,7 +23,6 @@ from sweeplab.files import (
     opened,
     read_bytes,
     read_only_uri,
-    write_whole,
 )
 from sweeplab.formatting import several, several_named
 from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
@@ -33,9 +31,11 @@ from sweeplab.records.runs import (
     Inside,
     RunFolder,
     RunState,
+    present,
     read_json,
     reading,
     typed,
+    write_json,
 )
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class DataDescription:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the description as plain data for JSON, without fields that are None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return present(asdict(self))
 
 
 @dataclass(frozen=True)
@@ -206,10 +206,6 @@ class WorkerPlace:
     process: str
     log: str
     why: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the place as plain data."""
-        return asdict(self)
 
 
 class TrackedStudy(NamedTuple):
@@ -273,20 +269,13 @@ class StudyFolder:
         with suppress(OSError), opened(self.run_log, "ab") as file:
             file.write(f"{line}\n".encode())
 
-    @property
-    def dtype(self) -> str | None:
-        """Return the precision in which the study trains; None before it has a plan."""
-        return self.read_if_written(self.plan_file).get("dtype")
-
     def decided(self, cell: str) -> dict[str, Any]:
         """Return what the plan decided for runs of a cell on a CPU: dtype and compile."""
-        if not self.plan_file.exists():
+        plan = self.read_if_written(self.plan_file)
+        if not plan:
             return {}
-        plan, is_compiled = self.read(self.plan_file), False
-        for row in plan["cells"]:
-            if row["cell"] == cell:
-                is_compiled = row.get("compile", False)
-        return {"dtype": plan["dtype"], "compile": is_compiled}
+        compiled = {row["cell"]: row.get("compile", False) for row in plan["cells"]}
+        return {"dtype": plan["dtype"], "compile": compiled.get(cell, False)}
 
     @property
     def storage_url(self) -> str:
@@ -340,20 +329,25 @@ class StudyFolder:
             OWN_SERVER.encode()
         )
 
-    def _check_database(self, query: str) -> None:
+    def query(self, query: str) -> list[Any]:
+        """Return the rows that a query gives of the study's SQLite file, without a write to it.
+
+        Raises:
+            DamagedFile: the file cannot be read.
+        """
         import sqlite3
 
         check_inside(self.lab, self.database)
         try:
             with closing(sqlite3.connect(read_only_uri(self.database), uri=True)) as connection:
-                (n_tables,) = connection.execute(
-                    "SELECT COUNT(*) FROM sqlite_master"
-                ).fetchone()
-                (answer,) = connection.execute(query).fetchone()
-                if not n_tables:
-                    answer = "it has no tables"
+                return connection.execute(query).fetchall()
         except (sqlite3.Error, OSError) as error:
-            raise self.damaged(self.database, error) from None
+            raise self.damaged(self.database, error) from error
+
+    def _check_database(self, query: str) -> None:
+        ((answer,),) = self.query(query)
+        if not self.query("SELECT name FROM sqlite_master"):
+            answer = "it has no tables"
         if answer != "ok":
             raise self.damaged(self.database, answer)
 
@@ -411,10 +405,8 @@ class StudyFolder:
     @property
     def stored_name(self) -> str:
         """Return the study's name in its files; another one than its folder's after an interrupted rename."""
-        name = self.read(self.canonical_file).get("name")
-        if name is None:
-            raise self.damaged(self.canonical_file, "it has no name")
-        return str(name)
+        cure = self.cure_of(self.canonical_file)
+        return read_json(self.canonical_file, cure, lambda study: str(study["name"]))
 
     @property
     def data(self) -> DataDescription:
@@ -523,13 +515,12 @@ class StudyFolder:
 
     def write_workers(self, places: Iterable[WorkerPlace]) -> None:
         """Record the places of the workers."""
-        content = {"workers": [place.as_dict() for place in places]}
-        write_whole(self.workers_file, json.dumps(content, indent=1).encode())
+        write_json(self.workers_file, {"workers": [*places]})
 
     def write_tracked(self, tracked: TrackedStudy) -> None:
         """Record where MLflow has the study."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.tracked_file, json.dumps(tracked._asdict()).encode())
+        write_json(self.tracked_file, tracked._asdict())
 
     def read_tracked(self) -> TrackedStudy | None:
         """Return where MLflow has the study; None if it was not sent, or by a version that did not record it.
@@ -561,7 +552,7 @@ class StudyFolder:
 
     def write_elapsed(self, seconds: float) -> None:
         """Record how long the study has been run so far."""
-        write_whole(self.elapsed_file, json.dumps({"seconds": seconds}, indent=1).encode())
+        write_json(self.elapsed_file, {"seconds": seconds})
 
 
 def _check_no_link(folder: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import read_json, typed
+from sweeplab.records.runs import read_json, typed, write_json
 
 MOST_LETTERS = 2000  # of a note
 # Losses by seed, in its objective's unit.
@@ -37,6 +37,7 @@ class Confirmed:
 
 def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
     """Write a study's confirmed configurations (confirm.json)."""
+    # A loss may be infinite.
     write_whole(
         folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode()
     )
@@ -78,4 +79,4 @@ def write_note(folder: StudyFolder, text: str, trial: tuple[str, int] | None = N
         raise BadInput(f"a note has at most {MOST_LETTERS:,} letters")
     notes = read_notes(folder) | {place: text}
     kept = {place: {"text": note} for place, note in notes.items() if note}
-    write_whole(folder.notes_file, json.dumps(kept, indent=1).encode())
+    write_json(folder.notes_file, kept)

@@ -48,6 +48,11 @@ FROM_A_COPY = "restore from a copy of the lab; MLflow still has what was sent"
 DOES_NOT_FIT = "does not fit"
 
 
+def present(record: Mapping[str, T | None]) -> dict[str, T]:
+    """Return the entries of a record that are not None."""
+    return {name: value for name, value in record.items() if value is not None}
+
+
 class RunState(StrEnum):
     """The state of a run, and the outcome of a trial, in the order in which people read them."""
 
@@ -103,8 +108,7 @@ class RunStart:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as run.json has it, without `enqueued` if it is None."""
-        record = vars(self) | {"values": self.values.as_dict()}
-        return {name: value for name, value in record.items() if value is not None}
+        return present(vars(self) | {"values": self.values.as_dict()})
 
 
 # A number that an evaluation measures besides the loss, if the task or the model has it.
@@ -151,17 +155,14 @@ class CurvePoint:
 
     def as_json(self) -> dict[str, Any]:
         """Return the point as plain data, without fields that were not measured."""
-        record = {name: value for name, value in asdict(self).items() if value is not None}
+        record = present(asdict(self))
         record |= record.pop("extra")
         return record
 
     @property
     def measures(self) -> dict[str, float]:
         """Return what was measured besides the loss, by name."""
-        values = {name: getattr(self, name) for name in MEASURES}
-        return {name: value for name, value in values.items() if value is not None} | dict(
-            self.extra
-        )
+        return present({name: getattr(self, name) for name in MEASURES}) | dict(self.extra)
 
 
 # The names of these numbers; annotations are texts here.
@@ -236,7 +237,7 @@ class RunEnd:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it, without what was not measured or did not happen."""
-        record = {name: value for name, value in asdict(self).items() if value is not None}
+        record = present(asdict(self))
         return record | {
             f"best_{name}": measure for name, measure in record.pop("best").items()
         }
@@ -316,7 +317,7 @@ class RunFolder:
         """Write the run's start, unless an earlier worker did."""
         make_folder(self.path)
         if not self.has_started:
-            write_whole(self.start_file, _json(start.as_json()))
+            write_json(self.start_file, start.as_json())
 
     def read_start(self) -> RunStart:
         """Return the run's start.
@@ -355,7 +356,7 @@ class RunFolder:
 
     def rewrite_end(self, end: RunEnd) -> None:
         """Replace the run's end by one with more measures, which tracking then lacks."""
-        write_whole(self.end_file, _json(end.as_json()))
+        write_json(self.end_file, end.as_json())
         self.shipped_file.unlink(missing_ok=True)
 
     def read_end(self) -> RunEnd | None:
@@ -397,9 +398,8 @@ class RunFolder:
 
     def checkpoint(self) -> Path | None:
         """Return the folder of the run's checkpoint, or None."""
-        return next(
-            (place for name in ("best", "last") if (place := self.path / name).is_dir()), None
-        )
+        places = (self.path / "best", self.path / "last")
+        return next(filter(Path.is_dir, places), None)
 
 
 class CurveReader:
@@ -474,7 +474,12 @@ def typed(kind: type[T], plain: Any) -> T:
     return cast(T, _adapter(kind).validate_python(plain))  # type: ignore[arg-type]
 
 
-def _json(content: Mapping[str, Any]) -> bytes:
+def write_json(file: Path, content: Any) -> None:
+    """Write a JSON file; a number that is not finite is written as null."""
+    write_whole(file, _json(content))
+
+
+def _json(content: Any) -> bytes:
     return json.dumps(json_ready(content), indent=1).encode()
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,8 @@ from sweeplab.records.runs import RunFolder
 from sweeplab.study.spec import StudySpec
 from sweeplab.tracking.tracker import Mirror
 
-SEND_SECONDS = 5.0
+# After a slow failure the rest waits for the next time: many runs to ship would take minutes.
+SEND_SECONDS, SLOW_SECONDS = 5.0, 1.0
 
 
 class Shipping:
@@ -38,6 +40,7 @@ class Shipping:
         # Trials of whose runs some tracker may lack something.
         self._open: set[tuple[str, int]] = set()
         self._ending, self._is_over = threading.Event(), False
+        self._is_slow = False
         self._refused: list[str] = []
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="shipping", daemon=True)
@@ -77,8 +80,6 @@ class Shipping:
             self._ship_open([(run.cell, run.trial) for run in self._folder.runs()])
             while not self._ending.wait(SEND_SECONDS):
                 self._ship_open()
-            for tracker in self._trackers:
-                tracker.end_pause()
             # The runs of chosen trials get new ends when all trials have ended.
             unsent = (run for run in self._folder.runs() if not run.shipped_file.exists())
             self._ship_open([(run.cell, run.trial) for run in unsent])
@@ -90,6 +91,7 @@ class Shipping:
         with self._lock:
             places, self._open = self._open.union(more), set()
         self._refused.clear()
+        self._is_slow = False
         for place in places:
             shipped = [self._ship(run) for run in self._folder.runs_of(*place)]
             if not all(shipped):
@@ -100,12 +102,14 @@ class Shipping:
                 tracker.ship_use()
 
     def _ship(self, run: RunFolder) -> bool:
-        is_whole = not self._is_over
+        is_whole = not self._is_over and not self._is_slow
         for tracker in self._trackers if is_whole else ():
+            began = time.monotonic()
             try:
                 is_whole &= tracker.ship(run.path)
             except TrackingUnavailable as error:
                 self._refused.append(str(error))
+                self._is_slow |= time.monotonic() - began > SLOW_SECONDS
                 is_whole = False
         return is_whole
 

@@ -403,10 +403,11 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
 
 def _find(store: Store, number: int, cell: str | None) -> tuple[Cell, FrozenTrial]:
     trials = {
-        each.key: {trial.number: trial for trial in store.trials(each)} for each in store.cells
+        (each.key, trial.number): (each, trial)
+        for each in store.cells
+        for trial in store.trials(each)
     }
-    key = find_trial(store.spec.name, trials, number, cell)
-    return next(each for each in store.cells if each.key == key), trials[key][number]
+    return trials[find_trial(store.spec.name, trials, number, cell)]
 
 
 def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:

@@ -179,13 +179,6 @@ def connect(lab: Path, uri: str) -> MlflowClient:
         return MlflowClient(uri)
 
 
-def point_files_here(lab: Path, uri: str) -> None:
-    """Update the file locations in a lab's own database: MLflow stores them as they were when it was created."""
-    # SQLite would create a missing one.
-    if is_of_lab(lab, uri) and (lab / "mlflow.db").exists():
-        point_files_at(str(artifact_location(lab, uri)), lab / "mlflow.db")
-
-
 def is_of_lab(lab: Path, uri: str) -> bool:
     """Return whether tracking is the lab's own database."""
     return uri == database_url((lab / "mlflow.db").absolute())
@@ -224,9 +217,14 @@ WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
 """
 
 
-def point_files_at(location: str, database: Path) -> None:
-    """Update the file locations in a database that still has other ones, unless private ways are switched off."""
-    if switched_off():
+def point_files_here(lab: Path, uri: str) -> None:
+    """Update the file locations in a lab's own database: MLflow stores them as they were when it was created.
+
+    Nothing is done where private ways are switched off.
+    """
+    location, database = str(artifact_location(lab, uri)), lab / "mlflow.db"
+    # SQLite would create a missing one.
+    if switched_off() or not is_of_lab(lab, uri) or not database.exists():
         return
     with (
         suppress(sqlite3.Error),

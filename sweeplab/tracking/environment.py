@@ -123,24 +123,12 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _gpus() -> list[dict[str, Any]]:
+def _gpus() -> list[str]:
+    """Return a line for each GPU: its name, its memory, the driver's version."""
     fields = "name,memory.total,driver_version"
-    text = (
-        _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]) or ""
-    )
-    rows = [
-        [part.strip() for part in line.split(",")]
-        for line in text.splitlines()
-        if line.count(",") == 2
-    ]
-    return [
-        {
-            "name": name,
-            "memory_bytes": int(mib) * 2**20 if mib.isdigit() else None,
-            "driver": driver,
-        }
-        for name, mib, driver in rows
-    ]
+    return (
+        _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]) or ""
+    ).splitlines()
 
 
 def _git(folder: Path, *command: str, variables: Mapping[str, str] | None = None) -> str | None:

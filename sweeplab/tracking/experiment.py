@@ -6,8 +6,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from sweeplab.errors import BadInput
@@ -21,7 +20,6 @@ from sweeplab.tracking.connection import (
     database_file,
     folder_at,
     is_of_lab,
-    point_files_here,
     reaching,
     tracking_uri,
 )
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+T = TypeVar("T")
 # Tags of all our runs: the run's key, and its study.
 KEY, STUDY = "sweeplab.key", "sweeplab.study"
 # The tag of our experiments: it makes the UI open with runs and charts instead of traces.
@@ -72,12 +71,15 @@ class Experiment:
                 restore = f"mlflow experiments restore -x {entity.experiment_id}"
                 what = f"experiment {self.study!r} was deleted in MLflow: {restore}, or give another --name"
                 raise BadInput(what)
-            here = artifact_location(self.lab, self.uri)
-            is_own = here is not None and is_of_lab(self.lab, self.uri)
-            folders = [
-                folder_at(place).resolve() for place in (entity.artifact_location, str(here))
-            ]
-            if switched_off() and is_own and folders[0] != folders[1]:  # as of a moved lab
+            here, there = (
+                folder_at(place).resolve()
+                for place in (
+                    str(artifact_location(self.lab, self.uri)),
+                    entity.artifact_location,
+                )
+            )
+            # As of a moved lab.
+            if switched_off() and is_of_lab(self.lab, self.uri) and here != there:
                 # An experiment keeps its place: it makes room for another, to which the records are sent again.
                 kept_as = f"{self.study}-{entity.experiment_id}"
                 self.client.rename_experiment(entity.experiment_id, kept_as)
@@ -105,12 +107,14 @@ class Experiment:
         # The first one, in case two machines have created the same run at the same time.
         return next(self.runs(f"tags.`{KEY}` = {quoted(key)}"), None)
 
-    def runs(self, condition: str = "", experiment: str = "") -> Iterator[Run]:
+    def runs(self, condition: str = "") -> Iterator[Run]:
         """Yield the runs that meet an MLflow filter `condition`, the earliest first, reading page by page."""
         token = None
         while True:
-            where, order = [experiment or self._id], ["attributes.start_time"]
-            page = self.client.search_runs(where, condition, order_by=order, page_token=token)
+            order = ["attributes.start_time"]
+            page = self.client.search_runs(
+                [self._id], condition, order_by=order, page_token=token
+            )
             for run in page:
                 check_location(self.lab, self.uri, run.info.artifact_uri)
                 yield run
@@ -145,8 +149,8 @@ class Experiment:
         self,
         run_id: str,
         points: Iterable[Sequence[Measure]] = (),
-        params: Mapping[str, str] = MappingProxyType({}),
-        tags: Mapping[str, str] = MappingProxyType({}),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
         status: str = "",
         ended_ms: int | None = None,
     ) -> None:
@@ -156,11 +160,12 @@ class Experiment:
         log = partial(self.client.log_batch, run_id, synchronous=True)
         if tags:
             log(tags=[RunTag(name, text[:TAG_CHARACTERS]) for name, text in tags.items()])
-        missing = [Param(name, text) for name, text in params.items()]
-        for first in range(0, len(missing), PARAMS_A_BATCH):
-            log(params=missing[first : first + PARAMS_A_BATCH])
-        for measures in _batches(points):
-            log(metrics=[Metric(*measure) for measure in measures])
+        missing = [Param(name, text) for name, text in (params or {}).items()]
+        for some_params in _batches(missing, PARAMS_A_BATCH):
+            log(params=some_params)
+        measures = [Metric(*measure) for point in points for measure in point]
+        for some_measures in _batches(measures, METRICS_A_BATCH):
+            log(metrics=some_measures)
         if ended_ms:
             self.client.set_terminated(run_id, status, ended_ms)
         elif status:
@@ -174,7 +179,6 @@ def count_studies(lab: Path, uri: str) -> int:
         TrackingUnavailable: MLflow does not answer.
     """
     with reaching(uri):
-        point_files_here(lab, uri)
         ours = f"tags.`{KIND[0]}` = '{KIND[1]}'"
         return len(connect(lab, uri).search_experiments(filter_string=ours, max_results=1000))
 
@@ -186,16 +190,10 @@ def quoted(text: str) -> str:
     return f"'{text}'"
 
 
-def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
-    """Yield points in batches of a size that MLflow accepts; the numbers of one point stay together."""
-    batch: list[Measure] = []
-    for point in points:
-        if len(batch) + len(point) > METRICS_A_BATCH:
-            yield batch
-            batch = []
-        batch.extend(point)
-    if batch:
-        yield batch
+def _batches(entities: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield entities in batches of a size that MLflow accepts."""
+    for first in range(0, len(entities), size):
+        yield entities[first : first + size]
 
 
 def rename_experiment(
@@ -220,18 +218,15 @@ def rename_experiment(
                 "an experiment" if taken.lifecycle_stage == "active" else "a deleted experiment"
             )
             raise BadInput(f"{there.place} has {kind} {new!r}; give another name")
-        entity = ours or taken  # if only `taken` exists, an earlier attempt has renamed it
-        if entity is None:
-            return
-        is_active = entity.lifecycle_stage == "active"
-        if entity.name != new:
-            if not is_active:
-                client.restore_experiment(entity.experiment_id)
-            client.rename_experiment(entity.experiment_id, new)
-            is_active = True
-        if is_deleted:
-            if is_active:
-                client.delete_experiment(entity.experiment_id)
-            return
-        for parent in there.runs(f"tags.`{KEY}` = {quoted(study)}", entity.experiment_id):
-            there.log(parent.info.run_id, [], {}, {KEY: new, STUDY: new, "mlflow.runName": new})
+        if ours:  # else there is none, or an earlier attempt has renamed it
+            if ours.lifecycle_stage != "active":
+                client.restore_experiment(ours.experiment_id)
+            client.rename_experiment(ours.experiment_id, new)
+            if is_deleted:
+                client.delete_experiment(ours.experiment_id)
+                return
+        renamed = Experiment(lab, new, uri)
+        parent = renamed.run(study) if renamed.find() else None
+        if parent:
+            names = {KEY: new, STUDY: new, "mlflow.runName": new}
+            renamed.log(parent.info.run_id, tags=names)

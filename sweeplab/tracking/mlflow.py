@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput
 from sweeplab.files import GrowingFile, make_folder, read_bytes, write_whole
-from sweeplab.formatting import duration
 from sweeplab.processes import switched_off
 from sweeplab.records.folders import StudyFolder, TrackedStudy
-from sweeplab.records.runs import RunEnd, RunFolder, RunState
+from sweeplab.records.runs import RunEnd, RunFolder, RunState, present
 from sweeplab.tracking.connection import is_of_lab, reaching
 from sweeplab.tracking.experiment import KEY, NOTE, STUDY, TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.tracker import (
@@ -45,19 +42,8 @@ if TYPE_CHECKING:
 
 ERROR_CHARACTERS = 250
 
-# After a slow failure nothing is sent for a while: many runs to ship would block their caller for minutes.
-SLOW_SECONDS, QUIET_SECONDS = 1.0, 30.0
-
 # Pruned and diverged runs are FINISHED too: MLflow's KILLED would show them as failures.
 STATUS_OF_STUDY = {"complete": "FINISHED", "failed": "FAILED"}
-
-
-@dataclass
-class _Shipping:
-    """A run being shipped, and its curve as read so far."""
-
-    info: RunInfo
-    measures: RunMeasures
 
 
 class MLflowTracker(Experiment, Mirror):
@@ -76,8 +62,8 @@ class MLflowTracker(Experiment, Mirror):
         self._parent: Run | None = None
         self._note = ""
         self._tags: dict[str, str] = {}
-        self._shipping: dict[Path, _Shipping] = {}
-        self._quiet_until = 0.0
+        # The runs being shipped, and their curves as read so far.
+        self._shipping: dict[Path, tuple[RunInfo, RunMeasures]] = {}
         self._use: dict[Path, GrowingFile] = {}  # by workers
         self._use_points: list[list[Measure]] = []  # not sent yet
 
@@ -109,14 +95,17 @@ class MLflowTracker(Experiment, Mirror):
         missing = _texts(description.get("params", {}), without=parent.data.params)
         tags = self._tags | {"sweeplab.state": "running", NOTE: note}
         self.log(run_id, [], missing, tags, "RUNNING")
-        texts = {"study.yaml": description.get("study", "")}
-        for name, content in (
-            ("plan.json", description.get("plan")),
-            ("environment.json", environment),
-        ):
-            texts[name] = json.dumps(content, indent=1, default=str) if content else ""
-        for name, text in (texts | dict(description.get("changes", {}))).items():
-            if text:
+        contents = {
+            "study.yaml": description.get("study"),
+            "plan.json": description.get("plan"),
+            "environment.json": environment,
+            **description.get("changes", {}),
+        }
+        for name, content in contents.items():
+            if content:
+                text = content
+                if not isinstance(text, str):
+                    text = json.dumps(content, indent=1, default=str)
                 self.log_text(run_id, text, name, parent.info.artifact_uri)
 
     def close(self, summary: StudySummary) -> None:
@@ -171,19 +160,14 @@ class MLflowTracker(Experiment, Mirror):
         """Show a note with the study, or with those `runs` of a trial that were sent."""
         with self._reaching():
             if runs is None:
-                self.log(self._parent_id(), tags={"sweeplab.note": text})
+                parent = self.run(self.study) if self.may_exist and self.find() else None
+                if parent is None:
+                    raise BadInput(f"no study {self.study!r} in {self.place}")
+                self.log(parent.info.run_id, tags={"sweeplab.note": text})
                 return
             for run in runs:
                 if run.tracked_id:
                     self.log(run.tracked_id, tags={NOTE: text})
-
-    def _parent_id(self) -> str:
-        parent = self._parent
-        if parent is None and self.may_exist and self.find():
-            parent = self.run(self.study)
-        if parent is None:
-            raise BadInput(f"no study {self.study!r} in {self.place}")
-        return str(parent.info.run_id)
 
     # ----------------------------------------------------------------- the runs
 
@@ -194,30 +178,26 @@ class MLflowTracker(Experiment, Mirror):
         """
         if self.is_shipped(folder):
             return True
-        if time.monotonic() < self._quiet_until:
-            raise TrackingUnavailable(
-                f"{self.place} did not answer; next try within {duration(QUIET_SECONDS)}"
-            )
-        # The marker belongs to the present end: a run that is promoted gets another end later.
-        assert self._parent
-        marker = self._marker(folder, self._parent.info.run_id)
+        assert self._parent, "a study is opened before anything is shipped"
+        run, marker = RunFolder(folder), b""
         # Before the points: if there is an end, all points are written.
-        end = RunFolder(folder).read_end()
+        if run.end_file.exists():
+            # The marker belongs to the present end: a run that is promoted gets another end later.
+            marker = self._marker(run, self._parent.info.run_id)
+        end = run.read_end()
         with self._reaching(folder):
-            shipping = self._shipping.get(folder) or self._start(folder)
-            if shipping is None:
+            if folder not in self._shipping and not self._start(run):
                 return False
-            self.log(shipping.info.run_id, shipping.measures.new_points())
+            info, measures = self._shipping[folder]
+            self.log(info.run_id, measures.new_points())
             if end is not None:
-                self._finish(shipping, end)
-                write_whole(RunFolder(folder).shipped_file, marker.encode())
+                self._finish(info, measures, end)
+                write_whole(run.shipped_file, marker)
                 del self._shipping[folder]
         return end is not None
 
     def ship_use(self) -> None:
         """Log what each worker has written of its machine to the parent run; steps are seconds since its start."""
-        if time.monotonic() < self._quiet_until:
-            return
         assert self._parent
         began, points = self._parent.info.start_time, self._use_points
         for path in sorted(self._folder.path.glob(f"{USE}/*.jsonl")):
@@ -235,20 +215,14 @@ class MLflowTracker(Experiment, Mirror):
             self.log(self._parent.info.run_id, points)
             points.clear()
 
-    def end_pause(self) -> None:
-        """Allow calls again at once after a slow failure."""
-        self._quiet_until = 0.0
-
     def is_shipped(self, folder: Path) -> bool:
         """Return whether a run has ended, and was completely sent to this place."""
         study = self._parent.info if self._parent else self._folder.read_tracked()
         if study is None:
             return False
+        run = RunFolder(folder)
         try:
-            marker = self._marker(folder, study.run_id)
-            return (
-                bool(marker) and read_bytes(RunFolder(folder).shipped_file) == marker.encode()
-            )
+            return read_bytes(run.shipped_file) == self._marker(run, study.run_id)
         except FileNotFoundError:
             return False
 
@@ -258,18 +232,13 @@ class MLflowTracker(Experiment, Mirror):
             return False
         return all(self.is_shipped(folder) for folder in folders)
 
-    def _marker(self, folder: Path, parent: str) -> str:
+    def _marker(self, run: RunFolder, parent: str) -> bytes:
         """Name a completely shipped run by the place, the parent run's id, and the digest of the end.
 
-        In a new database the parent run has another id. An empty text if the run has no end.
+        In a new database the parent run has another id.
         """
-        run = RunFolder(folder)
-        try:
-            content = read_bytes(run.end_file)
-        except FileNotFoundError:
-            return ""
-        digest = hashlib.sha256(content).hexdigest()[:16]
-        return f"{self._mark_place} {parent} {digest}"
+        digest = hashlib.sha256(read_bytes(run.end_file)).hexdigest()[:16]
+        return f"{self._mark_place} {parent} {digest}".encode()
 
     def run_ids(self) -> set[str]:
         """Return the ids of all runs that MLflow has of the study."""
@@ -278,11 +247,11 @@ class MLflowTracker(Experiment, Mirror):
                 return {run.info.run_id for run in self.runs()}
         return set()
 
-    def _start(self, path: Path) -> _Shipping | None:
-        folder = RunFolder(path)
+    def _start(self, folder: RunFolder) -> bool:
+        """Find or create the nested run; return False if the run has not started."""
         if not folder.has_started:
-            return None
-        assert self._parent, "a study is opened before anything is shipped"
+            return False
+        assert self._parent
         start, parent = folder.read_start(), self._parent.info.run_id
         measures, mark = RunMeasures(folder, start), f"{self._mark_place} {parent}"
         if folder.tracked.rpartition(" ")[0] == mark:
@@ -290,20 +259,17 @@ class MLflowTracker(Experiment, Mirror):
         else:  # sent by a process that died before it could write that down
             run = self.run(f"{self.study}/{start.key}")
         if run is None or run.info.lifecycle_stage != "active":  # deleted there by hand
-            place = {
-                "cell": start.cell,
-                "trial": start.trial,
-                "seed": start.seed,
-                "state": "running",
-            }
-            tags = self._tags | {f"sweeplab.{name}": str(part) for name, part in place.items()}
-            tags |= {
+            tags = self._tags | {
+                "sweeplab.cell": start.cell,
+                "sweeplab.trial": str(start.trial),
+                "sweeplab.seed": str(start.seed),
+                "sweeplab.state": "running",
+                # To the last digit.
+                "sweeplab.searched": json.dumps(start.sampled)[:TAG_CHARACTERS],
                 "mlflow.parentRunId": parent,
                 KEY: f"{self.study}/{start.key}",
                 STUDY: self.study,
             }
-            # To the last digit.
-            tags["sweeplab.searched"] = json.dumps(start.sampled)[:TAG_CHARACTERS]
             run = self.client.create_run(
                 self.find(), measures.started_ms, tags, run_name(start)
             )
@@ -314,24 +280,22 @@ class MLflowTracker(Experiment, Mirror):
         if run.info.status != "RUNNING":
             tags, status = {"sweeplab.state": "running"}, "RUNNING"
         self.log(run.info.run_id, [measures.facts()], params, tags, status)
-        self._shipping[path] = _Shipping(run.info, measures)
-        return self._shipping[path]
+        self._shipping[folder.path] = run.info, measures
+        return True
 
     def delete(self, run: RunFolder) -> None:
         """Move a run that will be trained again to MLflow's deleted ones."""
         # Not by its key, which has the name that the study had then.
-        tags = {"cell": run.cell, "trial": str(run.trial), "seed": str(run.seed)}
-        same = " and ".join(
-            f"tags.`sweeplab.{name}` = {quoted(text)}" for name, text in tags.items()
-        )
+        trial = f"tags.`sweeplab.cell` = {quoted(run.cell)} and tags.`sweeplab.trial` = '{run.trial}'"
+        same = f"{trial} and tags.`sweeplab.seed` = '{run.seed}'"
         with self._reaching():
             for old in [*self.runs(same)]:
                 self.client.delete_run(old.info.run_id)
         for mark in (run.tracked_file, run.shipped_file):
             mark.unlink(missing_ok=True)
 
-    def _finish(self, shipping: _Shipping, end: RunEnd) -> None:
-        run_id, measures, state = shipping.info.run_id, shipping.measures, end.state
+    def _finish(self, info: RunInfo, measures: RunMeasures, end: RunEnd) -> None:
+        run_id, state = info.run_id, end.state
         error = (end.error or "").strip()
         reasons = {"stop_reason": end.stop_reason, "error": error.rpartition("\n")[2]}
         tags = {
@@ -341,10 +305,10 @@ class MLflowTracker(Experiment, Mirror):
         }
         tags["sweeplab.state"] = str(state)
         if error:
-            self.log_text(run_id, error, "error.txt", shipping.info.artifact_uri)
+            self.log_text(run_id, error, "error.txt", info.artifact_uri)
         checkpoint = measures.folder.checkpoint()
         if checkpoint:
-            self.log_artifacts(run_id, checkpoint, "checkpoint", shipping.info.artifact_uri)
+            self.log_artifacts(run_id, checkpoint, "checkpoint", info.artifact_uri)
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
         status = "FAILED" if state is RunState.FAILED else "FINISHED"
         self.log(run_id, [measures.totals(end)], {}, tags, status, ended_ms)
@@ -359,18 +323,12 @@ class MLflowTracker(Experiment, Mirror):
     @contextmanager
     def _reaching(self, folder: Path | None = None) -> Iterator[None]:
         """Turn MLflow's failures into TrackingUnavailable, and forget the state of the run being shipped."""
-        began = time.monotonic()
         try:
             with reaching(self.uri):
                 yield
-        except BaseException as error:
+        except BaseException:
             if folder is not None:
                 self._shipping.pop(folder, None)
-            if (
-                isinstance(error, TrackingUnavailable)
-                and time.monotonic() - began > SLOW_SECONDS
-            ):
-                self._quiet_until = time.monotonic() + QUIET_SECONDS
             raise
 
 
@@ -390,9 +348,8 @@ def _environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
     repositories = environment.get("git", {})
     git = repositories.get("code") or repositories.get("study") or {}
     tags = {
+        "mlflow.source.name": "sweeplab",
         "mlflow.source.git.commit": git.get("commit"),
         "sweeplab.git_dirty": git.get("dirty"),
     }
-    return {"mlflow.source.name": "sweeplab"} | {
-        name: str(value) for name, value in tags.items() if value is not None
-    }
+    return {name: str(value) for name, value in present(tags).items()}

@@ -96,19 +96,9 @@ def view(parent: str, searched: Sequence[str]) -> dict[str, Any]:
         "xaxis": {"key": LOG_SIZE, "type": "METRIC"},
         "yaxis": {"key": LOSS, "type": "METRIC"},
     }
-    compared = {
-        "type": "DIFFERENCE",
-        "chartName": "Runs side by side, best first",
-        "compareGroups": ["Tags", "Model metrics", "Parameters"],
-        "showDifferencesOnly": True,
-        "showChangeFromBaseline": False,
-        "baselineColumnUuid": "",
-    }
-    charts = [("losses", line), ("losses", scatter), ("compared", compared)]
     # MLflow adds charts of all other metrics to the last section, which is shown folded.
     sections = (
         ("losses", "Loss by tokens, and by size", 2, 280),
-        ("compared", "Runs side by side", 1, 600),
         ("rest", "Model metrics", 3, 330),
     )
     made = {"deleted": False, "isGenerated": False}
@@ -119,11 +109,10 @@ def view(parent: str, searched: Sequence[str]) -> dict[str, Any]:
         "selectedColumns": columns,
         "columnOrder": columns,
         "runsExpanded": {parent: True},
-        "columnWidths": {column: 50 + 8 * len(column.split("`")[1]) for column in columns},
         "runsHiddenMode": "SHOW_ALL",
         "compareRunCharts": [
-            made | {"uuid": chart["type"], "metricSectionId": section} | chart
-            for section, chart in charts
+            made | {"uuid": chart["type"], "metricSectionId": "losses"} | chart
+            for chart in (line, scatter)
         ],
         "compareRunSections": [
             made

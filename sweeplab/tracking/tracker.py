@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,9 +101,6 @@ class Mirror(ABC):
     def ship(self, folder: Path) -> bool:
         """Bring tracking up to date with a run's folder; return whether the run has ended and is completely sent."""
 
-    def end_pause(self) -> None:  # noqa: B027 - most mirrors make no pauses
-        """End a pause after a slow failure: allow calls again at once."""
-
     def ship_use(self) -> None:  # noqa: B027 - some services watch machines by themselves
         """Send what the workers have written of the use of their machines since the last call."""
 
@@ -117,7 +115,8 @@ class RunMeasures:
 
     folder: RunFolder
     start: RunStart
-    _read: dict[str, set[int]] = field(default_factory=dict)  # the steps of every metric
+    # The steps of every metric.
+    _read: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def __post_init__(self) -> None:
         self._curve = CurveReader(self.folder)
@@ -170,10 +169,10 @@ class RunMeasures:
                 name, float(value) if math.isfinite(value) else math.nan, timestamp_ms, step
             )
             for name, value in values.items()
-            if value is not None and step not in self._read.get(name, ())
+            if value is not None and step not in self._read[name]
         ]
         for measure in measures:
-            self._read.setdefault(measure.name, set()).add(step)
+            self._read[measure.name].add(step)
         return measures
 
 

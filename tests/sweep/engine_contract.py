@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from queue import Empty
 
@@ -129,7 +130,7 @@ class EngineContract:
                 and place.process
             )
             assert Path(place.log) == study.engine.log(index) and Path(place.log).exists()
-            json.dumps(place.as_dict())
+            json.dumps(asdict(place))
         study.store.commands.set_phase("stop")
         study.engine.stop()
         study.wait(study.is_over)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tracked import Tracked
 
-from sweeplab.errors import DamagedFile
+from sweeplab.errors import DamagedFile, TrackingUnavailable
 from sweeplab.files import GrowingFile
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
@@ -117,6 +117,20 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(folder,
         (1, 0): "complete",
         (1, 1): "running",
     }
+
+
+def test_a_server_that_does_not_answer_is_asked_once_at_a_time(folder, tracker, monkeypatch):
+    asked = []
+
+    def ship(path):
+        asked.append(path)
+        raise TrackingUnavailable
+
+    monkeypatch.setattr(shipping, "SLOW_SECONDS", -1)
+    monkeypatch.setattr(tracker, "ship", ship)
+    begin(folder, 0)
+    Shipping(folder, [tracker])._ship_open([("all", 0)])
+    assert len(asked) == 1
 
 
 def test_a_damaged_record_is_said(folder, tracker):

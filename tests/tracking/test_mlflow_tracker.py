@@ -293,11 +293,6 @@ def test_a_server_that_is_down_does_not_block(listens, tmp_path, monkeypatch):
         with pytest.raises(TrackingUnavailable, match=place):
             tracker.open({})
         assert time.monotonic() - began < 60, "MLflow's own retries take four minutes"
-        if listens:
-            server.close()
-            # It is not asked again at once: then it would be heard to refuse.
-            with pytest.raises(TrackingUnavailable, match="did not answer"):
-                tracker.ship(tmp_path)
 
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///somewhere", "ftp://somewhere", "/a/folder"])

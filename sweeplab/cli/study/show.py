@@ -84,9 +84,6 @@ def show(
     trials: Annotated[
         bool, flag("List trials instead of cells, the best first.", "--trials")
     ] = False,
-    sort: Annotated[
-        str | None, option("NAME", "With --trials: by this column, the lowest first.")
-    ] = None,
     top: Annotated[int, option("N", "With --trials: at most so many.", min=1)] = 10,
     lab: options.Lab = None,
 ) -> Answer:
@@ -97,14 +94,14 @@ def show(
 
     \b
     $ sweeplab show small
-    $ sweeplab show small --trials --sort learning_rate --top 5
+    $ sweeplab show small --trials --top 5
     $ sweeplab show small --trial 3 --cell n_layer=1,n_embd=32
     """
     folder = options.named_study(name, lab)
     if trial is not None:
         return showing.show_trial(folder, trial, cell), _print_trial
-    if trials or sort:
-        rows = showing.trial_rows(StudyTrials(folder), cell, sort)[:top]
+    if trials:
+        rows = showing.trial_rows(StudyTrials(folder), cell)[:top]
         return rows, lambda rows: print_rows(rows, text=("cell", "state"))
     from sweeplab.report.headline import read_headline
 
@@ -132,12 +129,6 @@ def print_study(study: dict[str, Any]) -> None:
     print_rows(rows, text=("cell",))
     for place, text in study["notes"].items():
         say_prose(f"note{f' of {place}' if place else ''}: {text}")
-    if study["removed"]:
-        removed = ", ".join(study["removed"])
-        say(
-            f"removed from this version: {removed}; these runs are shown from their records",
-            "yellow",
-        )
     for finding in study["findings"]:
         say_prose(f"to change: {finding.in_words()}", "yellow")
     print_failures(study)
@@ -314,7 +305,7 @@ def diff(
         list[str],
         argument(
             "A B",
-            "Names of two studies, or NAME/CELL/TRIAL of trials.",
+            "Names of two studies.",
             autocompletion=options.studies,
         ),
     ],
@@ -326,15 +317,14 @@ def diff(
     ] = None,
     lab: options.Lab = None,
 ) -> Answer:
-    """Show how two studies or trials differ.
+    """Show how two studies differ.
 
-    Of studies it compares the meaning of the files, not their layout; then the data's digests, the code's versions,
+    It compares the meaning of the files, not their layout; then the data's digests, the code's versions,
     and the best value of every cell. The page shows whether their best losses differ by more than noise: over the
     cells that they share, and over their seeds.
 
     \b
     $ sweeplab diff small longer
-    $ sweeplab diff small/n_layer=1,n_embd=32/0 small/n_layer=1,n_embd=32/3
     $ sweeplab diff small longer wider --page
     """
     if len(names) < 2 or (len(names) > 2 and not page):
@@ -347,20 +337,8 @@ def diff(
         folders = [find_study(lab, name) for name in names]
         written = str(write_report("compare", folders[0].lab, names, None, dashboard))
         return {"report": written}, written
-    (a, cell_of_a, trial_a), (b, cell_of_b, trial_b) = (
-        options.study_or_trial(name, lab) for name in names
-    )
-    if trial_a is None and trial_b is None:
-        return showing.differ(a, b), _print_differences
-    if trial_a is None or trial_b is None:
-        raise BadInput(Problem("a study and a trial", "two studies, or two trials"))
-    one, other = (
-        StudyTrials(a).find(cell_of_a, trial_a),
-        StudyTrials(b).find(cell_of_b, trial_b),
-    )
-    return showing.differ_in_trials(one, other), lambda rows: print_rows(
-        rows, text=("name", "a", "b")
-    )
+    a, b = (find_study(lab, name) for name in names)
+    return showing.differ(a, b), _print_differences
 
 
 def note(
@@ -393,11 +371,6 @@ def note(
 
 def _print_differences(differences: dict[str, Any]) -> None:
     a, b = differences["a"], differences["b"]
-    if differences["precision"]:
-        trained = " and ".join(
-            f"{name} in {dtype}" for name, dtype in differences["precision"].items()
-        )
-        say(f"trained in unlike precision, which changes losses too: {trained}\n", "yellow")
     for kind in ("file", "data", "code", "results"):
         if not differences[kind]:
             say(f"{kind}: no differences")
@@ -443,7 +416,7 @@ def publish(
     return asdict(model), lambda _: say(
         f"{model.name} version {model.version} {begun}, alias best, in {model.place}\n"
         f'mlflow.set_tracking_uri("{model.place}")\n'
-        f'mlflow.pyfunc.load_model("{model.uri}").predict({model.example})'
+        f'mlflow.pyfunc.load_model("{model.uri}").predict(["The "])'
     )
 
 

@@ -35,7 +35,8 @@ from sweeplab.errors import StorageUnavailable
 from sweeplab.files import process_space
 from sweeplab.formatting import duration
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.storage import READS, open_database, reason_of
+from sweeplab.lab.server import reason_of
+from sweeplab.lab.storage import READS, open_database
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import Budget
