@@ -224,9 +224,8 @@ def rename_experiment(
             client.rename_experiment(ours.experiment_id, new)
             if is_deleted:
                 client.delete_experiment(ours.experiment_id)
-                return
         renamed = Experiment(lab, new, uri)
-        parent = renamed.run(study) if renamed.find() else None
+        parent = not is_deleted and renamed.find() and renamed.run(study)
         if parent:
             names = {KEY: new, STUDY: new, "mlflow.runName": new}
             renamed.log(parent.info.run_id, tags=names)

@@ -178,7 +178,7 @@ class MLflowTracker(Experiment, Mirror):
         """
         if self.is_shipped(folder):
             return True
-        assert self._parent, "a study is opened before anything is shipped"
+        assert self._parent
         run, marker = RunFolder(folder), b""
         # Before the points: if there is an end, all points are written.
         if run.end_file.exists():
