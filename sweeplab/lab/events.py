@@ -25,6 +25,7 @@ _log = logging.getLogger("sweeplab")
 NOTICES = "notices"  # the folder in a study's folder with what its workers have to say
 
 
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """Something that happens to a study."""
 

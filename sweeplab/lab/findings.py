@@ -7,6 +7,7 @@ its end.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,7 +16,6 @@ from typing import Any, Literal
 from sweeplab.formatting import several_named, written
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import StudyTrials, Trial
-from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.problems import LENGTHS
 
@@ -50,18 +50,13 @@ def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
     folder = trials.folder
     study = folder.read(folder.canonical_file)
     best = {key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)}
-    ended = [
-        trial
-        for trial in trials.all
-        if trial.ending and trial.ending.outcome.counts_towards_budget
-    ]
     if not best:
         return []
     findings = list[Finding | None]()
     for name, entry in study["search"].items():
         if "min" in entry:
             findings += [
-                _end_of_range(name, entry, end, best, ended, folder) for end in ("min", "max")
+                _end_of_range(name, entry, end, best, trials) for end in ("min", "max")
             ]
     # A plugin's metric is not in an n-gram's unit.
     if study["objective"]["metric"] == "val_loss":
@@ -74,42 +69,39 @@ def _end_of_range(
     entry: Mapping[str, Any],
     end: str,
     best: Mapping[str, Trial],
-    ended: Sequence[Trial],
-    folder: StudyFolder,
+    trials: StudyTrials,
 ) -> Finding | None:
     """Find best trials at an end of a range towards which losses fall, and which could lie further."""
     to = widened(name, entry, end)
     if math.isclose(to, entry[end]):
         return None
     near: dict[str, float] = {}
-    for cell, trial in best.items():
-        value = trial.start.sampled.get(name)
-        if value is not None:
-            distance = _place(entry, value) if end == "min" else 1 - _place(entry, value)
-            if distance <= NEAR_END:
-                near[cell] = value
-    # Trials that were pruned come after the others: those that came further first, then by their last losses. Those
-    # that diverged share the last rank.
-    by_cell: dict[str, list[tuple[float, Any]]] = {}
-    for trial in ended:
-        if name in trial.start.sampled:
-            rank = (2, 0, 0.0)
-            if trial.has_value:
-                rank = (0, 0, trial.value or 0.0)
-            elif trial.state is RunState.PRUNED and trial.value is not None:
-                rank = (1, -trial.ends[0].iteration, trial.value)
-            by_cell.setdefault(trial.cell, []).append(
-                (_place(entry, trial.start.sampled[name]), rank)
-            )
-    rise = trend(by_cell.values())
-    if not near or (rise if end == "min" else -rise) < TREND:
+    # In each cell the distances from the end, with ranks of the losses.
+    by_cell: dict[str, list[tuple[float, Any]]] = defaultdict(list)
+    for trial in trials.all:
+        value, ending = trial.start.sampled.get(name), trial.ending
+        if value is None or ending is None or not ending.outcome.counts_towards_budget:
+            continue
+        distance = _distance(entry, end, value)
+        if trial is best.get(trial.cell) and distance <= NEAR_END:
+            near[trial.cell] = value
+        # Trials that were pruned come after the others: those that came further first, then by their last losses.
+        # Those that diverged share the last rank.
+        rank = (2, 0, 0.0)
+        if trial.has_value:
+            rank = (0, 0, trial.value or 0.0)
+        elif trial.state is RunState.PRUNED and trial.value is not None:
+            rank = (1, -trial.ends[0].iteration, trial.value)
+        by_cell[trial.cell].append((distance, rank))
+    if not near or trend(by_cell.values()) < TREND:
         return None
     word, change = ("lower", "lower") if end == "min" else ("upper", "raise")
     values = dict.fromkeys(written(value) for value in (min(near.values()), max(near.values())))
     what = f"{name} {' to '.join(values)} of {_best_in(near, best)} is at the {word} end of its range"
     what += f" ({written(entry['min'])} to {written(entry['max'])}), and losses fall towards it"
     change += (
-        f" search.{name}.{end} to {written(to)}: {folder.command('extend', '--widen', name)}"
+        f" search.{name}.{end} to {written(to)}: "
+        f"{trials.folder.command('extend', '--widen', name)}"
     )
     return Finding("end of range", tuple(near), name, what, change, to, end)
 
@@ -139,13 +131,14 @@ def widened(name: str, entry: Mapping[str, Any], end: str) -> float:
     return value
 
 
-def _place(entry: Mapping[str, Any], value: float) -> float:
-    low, high = entry["min"], entry["max"]
+def _distance(entry: Mapping[str, Any], end: str, value: float) -> float:
+    """Return how far a value lies from an end of its range, as a share of the range."""
+    low, high, place = entry["min"], entry["max"], entry[end]
     if entry.get("log"):
-        low, high, value = map(math.log, (low, high, value))
+        low, high, place, value = map(math.log, (low, high, place, value))
     if high <= low:
         return 0.5
-    return float((value - low) / (high - low))
+    return float(abs(value - place) / (high - low))
 
 
 def trend(groups: Iterable[Sequence[tuple[float, Any]]]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -104,12 +103,10 @@ def study_state(folder: StudyFolder) -> StudyState:
     is_over_time = budget["time"] is not None and folder.elapsed_seconds >= budget["time"]
     has_room = status == StudyState.INTERRUPTED
     if is_extended or not status:
-        full = [
-            cell
-            for cell, each in counts.items()
-            if each.counted >= (limits.get(cell) or math.inf)
-        ]
-        has_room = not is_over_time and bool(limits.keys() - full)
+        has_room = not is_over_time and any(
+            limit is None or cell not in counts or counts[cell].counted < limit
+            for cell, limit in limits.items()
+        )
     if has_room and not commands and not counts:
         return StudyState.NOT_STARTED
     if has_room:
@@ -279,7 +276,7 @@ def find_trial(
     """
     where = f"study {study}"
     if cell is not None:
-        cell = named_cell(study, sorted({place[0] for place in places}), cell)
+        cell = named_cell(study, dict.fromkeys(place[0] for place in places), cell)
         places, where = [place for place in places if place[0] == cell], f"cell {cell}"
     fitting = [place for place in places if place[1] == number]
     if not fitting:
@@ -371,21 +368,6 @@ class Trial:
         }
 
 
-def read_trials(folder: StudyFolder) -> list[Trial]:
-    """Return the trials of a study that have started."""
-    # A plug-in's hyperparameters are rows of its runs' records.
-    if folder.canonical_file.exists():
-        for plugin in folder.read(folder.canonical_file).get("plugins") or ():
-            plugins.add_names(plugin.get("provides", {}), plugin.get("rows", {}))
-    runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
-    for run in folder.runs():
-        runs[run.cell, run.trial].append(run)
-    return [
-        Trial(folder, *place, sorted(own, key=lambda run: run.seed))
-        for place, own in runs.items()
-    ]
-
-
 def loss_unit_of(folder: StudyFolder) -> str:
     """Return the unit of a study's losses."""
     return loss_unit(run.read_start().values.objective for run in islice(folder.runs(), 1))
@@ -396,8 +378,18 @@ class StudyTrials:
 
     def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
-        self.all = read_trials(folder)
-        self._by_place = {(trial.cell, trial.number): trial for trial in self.all}
+        # A plug-in's hyperparameters are rows of its runs' records.
+        if folder.canonical_file.exists():
+            for plugin in folder.read(folder.canonical_file).get("plugins") or ():
+                plugins.add_names(plugin.get("provides", {}), plugin.get("rows", {}))
+        runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
+        for run in folder.runs():
+            runs[run.cell, run.trial].append(run)
+        self._by_place = {
+            place: Trial(folder, *place, sorted(own, key=lambda run: run.seed))
+            for place, own in runs.items()
+        }
+        self.all = [*self._by_place.values()]
 
     @cached_property
     def _ranking(self) -> Ranking:

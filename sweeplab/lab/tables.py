@@ -25,6 +25,14 @@ CONTENT = {
     "system": "trial_system_attribute_id trial_id key value_json",
     "study": "study_system_attribute_id study_id key value_json",
 }
+TABLES = {
+    "param": "trial_params",
+    "value": "trial_values",
+    "report": "trial_intermediate_values",
+    "user": "trial_user_attributes",
+    "system": "trial_system_attributes",
+    "study": "study_system_attributes",
+}
 # Larger than any id.
 NO_ID = 2**31 - 1
 
@@ -85,18 +93,10 @@ class Statements:
         from optuna.trial import TrialState
 
         self._dialect = dialect
-        self.trials: sql.Table = models.TrialModel.__table__
-        self.studies: sql.Table = models.StudyModel.__table__
-        self.directions: sql.Table = models.StudyDirectionModel.__table__
-        self.version: sql.Table = models.VersionInfoModel.__table__
-        self.content: dict[str, sql.Table] = {
-            "param": models.TrialParamModel.__table__,
-            "value": models.TrialValueModel.__table__,
-            "report": models.TrialIntermediateValueModel.__table__,
-            "user": models.TrialUserAttributeModel.__table__,
-            "system": models.TrialSystemAttributeModel.__table__,
-            "study": models.StudySystemAttributeModel.__table__,
-        }
+        tables = models.BaseModel.metadata.tables
+        self.trials, self.studies = tables["trials"], tables["studies"]
+        self.directions, self.version = tables["study_directions"], tables["version_info"]
+        self.content = {kind: tables[name] for kind, name in TABLES.items()}
         self.stored_value = models.TrialValueModel.value_to_stored_repr
         self.stored_report = (
             models.TrialIntermediateValueModel.intermediate_value_to_stored_repr

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.lab.listing import StudyTrials, Trial, read_spec, read_trials
+from sweeplab.lab.listing import StudyTrials, Trial, read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.kept import Confirmed, Found, Losses, write_confirmed
 from sweeplab.runs.inspecting import scored
@@ -75,7 +75,7 @@ def confirm(
         if status != "complete":
             raise Interrupted(derived.name, status)
         there = StudyFolder(folder.lab, derived.name)
-        trained = {trial.cell: trial for trial in read_trials(there)}
+        trained = {trial.cell: trial for trial in StudyTrials(there).all}
         keys = [space.cell.key for space in spaces_of(derived, there.data.sizes)[0]]
         return {place: trained[key] for place, key in zip(places, keys, strict=True)}
 

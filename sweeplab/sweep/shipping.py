@@ -81,8 +81,7 @@ class Shipping:
             while not self._ending.wait(SEND_SECONDS):
                 self._ship_open()
             # The runs of chosen trials get new ends when all trials have ended.
-            unsent = (run for run in self._folder.runs() if not run.shipped_file.exists())
-            self._ship_open([(run.cell, run.trial) for run in unsent])
+            self._ship_open([(run.cell, run.trial) for run in self._folder.runs()])
         except Exception as error:
             self._error = error
 

@@ -50,7 +50,7 @@ REFUSED = [
     ("plan short.txt", "short.txt: this is a text; `sweeplab init NAME --data short.txt` writes a study of it"),
     ("run tiny.yaml --name a/b", "--name a/b: name is \"a/b\""),
     ("run tiny.yaml --name=--help", "allowed: a letter or digit, then letters"),
-    ("study rename tiny tiny --yes", "a study 'tiny' exists in "),
+    ("study rename tiny tiny --yes", "studies/tiny exists already; give another name"),
     ("study rename tiny a/b --yes", "--name a/b: name is \"a/b\""),
     ("study rm tiny", "move tiny (runs: 4 complete) to the trash? --yes confirms it"),
     # What a study that has ended is told.

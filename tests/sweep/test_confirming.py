@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sweeplab.expressions import Expression
-from sweeplab.lab.listing import read_trials
+from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.kept import read_confirmed
 from sweeplab.runs.inspecting import scored
@@ -78,7 +78,7 @@ def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_o
 ):
     folder, spec = searched
     found = confirm(folder, spec, 2, 3, trained)
-    trials = sorted(read_trials(folder), key=lambda trial: trial.value)
+    trials = sorted(StudyTrials(folder).all, key=lambda trial: trial.value)
     ranked = {
         cell: [t for t in trials if t.cell == cell][:2] for cell in ("n_embd=8", "n_embd=16")
     }
@@ -98,7 +98,7 @@ def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_o
         )
     # The trials there have the values of those that were found, and their losses are of the whole splits.
     of_confirm = StudyFolder(folder.lab, "s.confirm")
-    there = sorted(read_trials(of_confirm), key=lambda t: t.values["n_embd"])
+    there = sorted(StudyTrials(of_confirm).all, key=lambda t: t.values["n_embd"])
     for trial, each in zip(there, winners, strict=True):
         origin = next(t for t in ranked[each.cell] if t.number == each.trial)
         assert trial.values == origin.values
