@@ -48,7 +48,7 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study; a
     cell has no more trials than points), `enqueued` those that run next. `workers` has the place of each worker that
     runs or is queued. Values are of the `metric`. Cells stand in the order of the grid, former cells last. `findings`
-    say what limited the best trials. With `only`, all is about this cell. What is no plain value has an `as_dict`.
+    say what limited the best trials. With `only`, all is about this cell. What is no plain value has an `as_dict`, or fields.
 
     Raises:
         BadInput: the study has no such cell.
