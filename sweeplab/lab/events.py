@@ -147,10 +147,11 @@ class EventStream:
 
         With `anew`, and if all of its runs have ended, only the storage's record of the trial is written again.
         """
-        known = [
-            curve for path, curve in self._known.items() if path.parent == self._runs / cell
+        curves = [
+            curve
+            for curve in self._known.values()
+            if (curve.folder.cell, curve.folder.trial) == (cell, trial)
         ]
-        curves = [curve for curve in known if curve.folder.trial == trial]
         if anew and curves and all(curve.folder.end_file.exists() for curve in curves):
             return False
         self._ended.discard((cell, trial))

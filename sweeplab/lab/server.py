@@ -334,13 +334,13 @@ class Server:
         """
         self.check()
         programs, service = self._programs(), f"service={SERVICE}"
-        known = {"PGSERVICEFILE": str(self.service)}
+        environment = os.environ | {"PGSERVICEFILE": str(self.service)}
         try:
             make_folder(file.parent)
             with TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as folder:
                 dump = Path(folder, "dump")
-                words = (programs / "pg_dump", "-Fc", "-f", dump, "-d", service)
-                dumped = _run({"env": {**os.environ, **known}}, *words)
+                words = ("-Fc", "-f", dump, "-d", service)
+                dumped = _run({"env": environment}, programs / "pg_dump", *words)
                 if dumped.returncode:
                     raise BadInput(
                         f"no backup was written: {dumped.stderr.strip().splitlines()[-1]}"
@@ -442,9 +442,10 @@ class Server:
             f"port={port}",
             f"user={SERVICE}",
             f"password={password}",
+            "dbname=postgres",
         ]
-        tls = ["sslmode=verify-ca", f"sslrootcert={self.path / 'server.crt'}"]
-        lines += ["dbname=postgres", *([] if is_loopback(host) else tls)]
+        if not is_loopback(host):
+            lines += ["sslmode=verify-ca", f"sslrootcert={self.path / 'server.crt'}"]
         write_whole(self.service, "\n".join([*lines, ""]).encode(), mode=0o600)
         allow_service(self.service)
 
@@ -473,9 +474,8 @@ class Server:
 
 def _run(settings: Mapping[str, Any], *words: object) -> subprocess.CompletedProcess[str]:
     """Run a program detached from the terminal and its Ctrl-C; only its account can read the files that it writes."""
-    written = [*map(str, words)]
     return subprocess.run(
-        written,
+        [*map(str, words)],
         start_new_session=True,
         umask=0o077,
         capture_output=True,

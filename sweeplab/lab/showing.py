@@ -48,7 +48,8 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study; a
     cell has no more trials than points), `enqueued` those that run next. `workers` has the place of each worker that
     runs or is queued. Values are of the `metric`. Cells stand in the order of the grid, former cells last. `findings`
-    say what limited the best trials. With `only`, all is about this cell. What is no plain value has an `as_dict`, or fields.
+    say what limited the best trials. With `only`, all is about this cell. What is no plain value has an `as_dict`, or
+    is a dataclass.
 
     Raises:
         BadInput: the study has no such cell.
@@ -62,13 +63,22 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         only = named_cell(folder.name, by_cell, only)
         by_cell = {only: by_cell[only]}
     counts, limits = count_trials(folder), cell_limits(folder)
-    cells = []
+    cells, failures = [], []
     for cell, trials in by_cell.items():
         count = counts.get(cell, TrialCounts())
         row = _cell_row(ranked, cell, trials, count.counted)
         row["n_trials"] = limits.get(cell)
         row["enqueued"] = count.states["enqueued"]
         cells.append(row)
+        for trial in trials:
+            if trial.ending is None:
+                continue
+            # Of a traceback the last line.
+            error = (trial.ending.error or "").strip().rpartition("\n")[2]
+            for seed, state in trial.ending.states.items():
+                if state is RunState.FAILED:
+                    key = run_key(cell, trial.number, seed)
+                    failures.append({"key": key, "error": error})
     best, ended = None, ranked.ranked(only)
     if ended:
         chosen = ended[0]
@@ -79,17 +89,6 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
             "folder": str(chosen.runs[0].path),
             "choice": ranked.choice(only),
         }
-    failures = []
-    for trial in (trial for trials in by_cell.values() for trial in trials):
-        if trial.ending is None:
-            continue
-        # Of a traceback the last line.
-        error = (trial.ending.error or "").strip().rpartition("\n")[2]
-        for seed, state in trial.ending.states.items():
-            if state is RunState.FAILED:
-                failures.append(
-                    {"key": run_key(trial.cell, trial.number, seed), "error": error}
-                )
     return {
         "name": folder.name,
         "state": study_state(folder),

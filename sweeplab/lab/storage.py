@@ -103,8 +103,8 @@ def _rows_by_optuna(folder: StudyFolder, problem: BadInput | None = None) -> lis
 
     rows = []
     try:
-        arguments = engine_arguments(folder.storage_url)
-        storage = optuna.storages.RDBStorage(folder.storage_url, engine_kwargs=arguments)
+        url = folder.storage_url
+        storage = optuna.storages.RDBStorage(url, engine_kwargs=engine_arguments(url))
         for name in optuna.get_all_study_names(storage):
             for trial in optuna.load_study(study_name=name, storage=storage).get_trials(
                 deepcopy=False

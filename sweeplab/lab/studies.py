@@ -192,13 +192,12 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
         TrackingUnavailable: MLflow does not answer; nothing is changed.
     """
     old, renamed = folder.name, StudyFolder(folder.lab, new)
-    spec = read_spec(folder)
     folder.read_study()
     read_study(folder.canonical_file, [f"--name {new}"])
     if renamed.path.exists():
         raise BadInput(f"{renamed.path} exists already; give another name")
     with folder.held(_in_use(folder)):
-        rename_experiment(folder.lab, old, spec.track.uri, new)
+        rename_experiment(folder.lab, old, tracking_uri_of(folder), new)
         folder.path.rename(renamed.path)
         sync_folder(renamed.path.parent)
     finish_renaming(renamed)
