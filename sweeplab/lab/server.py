@@ -7,7 +7,6 @@ Its programs are the system's. PostgreSQL refuses to run as root, so root runs i
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import pwd
 import re
@@ -18,7 +17,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,7 +41,7 @@ from sweeplab.records.folders import (
     service_file,
     service_url,
 )
-from sweeplab.records.runs import Inside, read_json, typed
+from sweeplab.records.runs import Inside, read_json, typed, write_json
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection
@@ -267,7 +266,7 @@ class Server:
         # Its process id may belong to another process since.
         if then is None or then.boot != now.boot:
             self._pid_file.unlink(missing_ok=True)
-        write_whole(self._start_file, json.dumps(asdict(now)).encode())
+        self._write_start(now)
         self._write_service(host, port)
         listen = "*" if host in EVERYWHERE else host
         kind, ssl = ("hostssl", "on") if is_open else ("host", "off")
@@ -291,10 +290,15 @@ class Server:
         if _run(account, programs / "pg_ctl", *words).returncode == 0:
             return
         self._start_file.unlink()
+        if then:  # what failed is not kept
+            self._write_start(then)
         output = GrowingFile(self.log, before).new_lines().decode(errors="replace")
         why = re.search(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", output)
         what = why[1] if why else "see its log"
         raise BadInput(f"the lab's storage does not start: {what} ({self.log})")
+
+    def _write_start(self, start: ServerStart) -> None:
+        write_json(self._start_file, start)
 
     def stop(self) -> bool:
         """Stop the server cleanly; return whether it was running.
