@@ -331,18 +331,13 @@ class Trial:
     @property
     def has_value(self) -> bool:
         """Return whether it can be the best: it was trained to its end and has a finite value."""
-        return (
-            self.ending is not None and self.ending.outcome.has_value and self.value is not None
-        )
+        return bool(self.ending and self.ending.outcome.has_value) and self.value is not None
 
     @property
     def is_cut_short(self) -> bool:
         """Return whether its end did not follow from its own curve: pruned, stopped by a user, or not ended."""
-        return (
-            self.ending is None
-            or not self.ending.outcome.has_value
-            or self.ends[0].is_asked_for
-        )
+        is_by_itself = self.ending and self.ending.outcome.has_value
+        return not is_by_itself or self.ends[0].is_asked_for
 
     @property
     def values(self) -> dict[str, Any]:
