@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import Problem, conflict, nearest
-from sweeplab.formatting import several, several_named, without_passwords
+from sweeplab.formatting import on_one_line, several, several_named, without_passwords
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -27,6 +27,8 @@ SECTIONS = ("fixed", "grid", "search")
 LENGTHS = ("max_iters", "epochs", "tokens_per_param")
 # A longer list of allowed names is not printed.
 MOST_NAMED = 20
+# The forms of an entry of `search`.
+FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {expr}"
 # What is allowed, by the type of pydantic's error; braces hold the bounds of its context.
 ALLOWED = {
     "greater_than_equal": "at least {ge:g}",
@@ -44,6 +46,7 @@ ALLOWED = {
     "too_long": "at most {max_length:,}",
     "model_type": "a mapping",
     "dict_type": "a mapping",
+    "unexpected_keyword_argument": FORMS_IN_WORDS.replace("{", "{{").replace("}", "}}"),
 }
 
 
@@ -60,13 +63,8 @@ def dotted(path: Location) -> str:
 
 def shown(value: Any) -> str:
     """Format a value roughly as in YAML, shortened to fit on a line."""
-    text = escaped(without_passwords(json.dumps(value, default=str, ensure_ascii=False)))
+    text = on_one_line(without_passwords(json.dumps(value, default=str, ensure_ascii=False)))
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def escaped(text: str) -> str:
-    """Write a text on one line: characters that would end it or move the cursor are escaped."""
-    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
 
 
 class Refusal(ValueError):  # noqa: N818 - its text is shown to the user

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from sweeplab.data import DataSizes, Sizes
@@ -141,7 +141,7 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
     ]
     for shape in SHAPE_REQUIREMENTS:
         place = spec.place(*shape.names)
-        every.append(Rule(shape.text, place, frozenset(shape.names), _shape_meets(shape)))
+        every.append(Rule(shape.text, place, frozenset(shape.names), partial(_meets, shape)))
     if spec.place("head_dim") == NOWHERE:
         every.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
     if sizes:
@@ -233,15 +233,12 @@ def _derived_rule(name: str, entry: Derived) -> Rule:
     return Rule(text, ("search", name, "expr"), needs(entry) | {name}, meets)
 
 
-def _shape_meets(requirement: Requirement) -> Callable[[Hyperparameters], bool]:
-    def meets(values: Hyperparameters) -> bool:
-        try:
-            return requirement.holds(ModelShape.of(values))
-        # A bad derived value, reported by its own rule.
-        except (ArithmeticError, TypeError, ValueError):
-            return False
-
-    return meets
+def _meets(requirement: Requirement, values: Hyperparameters) -> bool:
+    try:
+        return requirement.holds(ModelShape.of(values))
+    # A bad derived value, reported by its own rule.
+    except (ArithmeticError, TypeError, ValueError):
+        return False
 
 
 def _expression_rule(text: str, path: Location) -> Rule:

@@ -26,7 +26,7 @@ from sweeplab.expressions import ALLOWED, Expression, in_table_names
 from sweeplab.files import DOWNLOAD_FIRST, is_address
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, is_number
 from sweeplab.model.shape import FIELDS
-from sweeplab.study.problems import Refusal
+from sweeplab.study.problems import FORMS_IN_WORDS, Refusal
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -459,15 +459,15 @@ SearchSpec = Range | Choices | Derived
 SUGGESTED = "suggested"
 # All runs of a study are evaluated on the same targets, because their losses are compared.
 EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
-# The key that identifies the form of an entry of `search`, and the form's keys.
-FORMS: dict[str, tuple[type[Entry], tuple[str, ...]]] = {
-    "expr": (Derived, ("expr",)),
-    "choices": (Choices, ("choices", "when")),
-    "min": (Range, ("min", "max", "log", "step", "when")),
+# The forms of an entry of `search`, by a key that only one has.
+FORMS: dict[str, type[Entry]] = {
+    "expr": Derived,
+    "choices": Choices,
+    "min": Range,
+    "max": Range,
 }
-FORMS["max"] = FORMS["min"]
-_KEYS = (*FORMS["min"][1], "choices", "expr")
-_ADAPTERS = {form: TypeAdapter[Any](form) for form, _ in FORMS.values()}
+_KEYS = ("min", "max", "log", "step", "when", "choices", "expr")
+_ADAPTERS = {form: TypeAdapter[Any](form) for form in FORMS.values()}
 _OPTIONS = TypeAdapter(Options)
 
 
@@ -492,12 +492,11 @@ def read_entry(written: Any, place: pydantic.ValidationInfo) -> SearchSpec:
         return Choices(_OPTIONS.validate_python(written, context=row))
     if not isinstance(written, Mapping):
         raise _no_form(row, written)
-    key = next((key for key in FORMS if key in written), "")
-    form, keys = FORMS.get(key, (None, _KEYS))
+    form = next((form for key, form in FORMS.items() if key in written), None)
     unknown = [
-        refusal_at(Refusal("key", known=keys), written[key], key)
+        refusal_at(Refusal("key", known=_KEYS), written[key], key)
         for key in written
-        if key not in keys
+        if key not in _KEYS
     ]
     if unknown:
         raise ValidationError.from_exception_data("entry", unknown)
@@ -511,11 +510,8 @@ def read_entry(written: Any, place: pydantic.ValidationInfo) -> SearchSpec:
     return typed
 
 
-_FORMS_IN_WORDS = f"{{{', '.join(FORMS['min'][1])}}} | [a, list] | {{choices, when}} | {{expr}}"
-
-
 def _no_form(row: Hyperparameter, written: Any) -> Refusal:
-    what, allowed = "", _FORMS_IN_WORDS
+    what, allowed = "", FORMS_IN_WORDS
     if row.suggested is not None:
         allowed = f"{SUGGESTED} | {allowed}"
     if written == SUGGESTED:

@@ -188,9 +188,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
             "fixed: {lr: 1e-3}\nsearch: {§max-lr: suggested}",
             "fixed.learning_rate and search.learning_rate exclude each other",
         ),
-        ("§parameters: {lr: suggested}", "did you mean 'search'"),
         ("§lr: 1e-3", "did you mean 'fixed.learning_rate'"),
-        ("search: {lr: {§low: 1e-4, max: 1e-2}}", "did you mean 'min'"),
         ("seeds: §3", "allowed: a list"),
         (
             "grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > 1']",

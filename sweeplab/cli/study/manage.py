@@ -90,20 +90,16 @@ def init(
     ]
     values, entries = preset_of(preset).values if preset else {}, read_options(asked)
 
-    def text_of(tables: MarkdownTables) -> str:
-        searches = {
-            name: entry for name, entry in entries["search"].items() if entry != SUGGESTED
-        }
-        searched = None if search is None else [*entries["search"]]
-        known, ranges = {**values, **tables.values}, tables.ranges | searches
-        return study_text(name, searched, known, ranges, entries["grid"], section)
-
-    if table:
-        text, left_out = read_tables(table).study(text_of)
-        notices = [f"{table}: {notice}" for notice in left_out]
-    else:
-        text, notices = text_of(MarkdownTables()), []
-    text = "".join(f"# {notice}\n" for notice in notices) + text
+    tables = read_tables(table) if table else MarkdownTables()
+    ranges = tables.ranges | {
+        name: entry for name, entry in entries["search"].items() if entry != SUGGESTED
+    }
+    searched = None if search is None else [*entries["search"]]
+    known, notices = (
+        {**values, **tables.values},
+        [f"{table}: {each}" for each in tables.notices],
+    )
+    text = study_text(name, searched, known, ranges, entries["grid"], section, comments=notices)
     if data is not None:
         allow_files(read_text(text, file), lab_folder(None))
     write_study(file, text, force, "plan")

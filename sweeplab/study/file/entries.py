@@ -132,7 +132,7 @@ def read_range(row: Hyperparameter, text: str) -> Any:
     Raises:
         BadInput: no study can have this range, such as an inverted one.
     """
-    if len(text) > LONGEST or not (is_searched(row) or row.category == "precision"):
+    if len(text) > LONGEST or not is_searched(row):
         return None
     entry, problems = None, Problems()
     with suppress(ValueError):
@@ -256,7 +256,7 @@ def _entries(section: str, word: str) -> Iterator[tuple[str, Any]]:
             yield known, list(dict.fromkeys(values))
         elif equals:
             entry = read_range(row, written)
-            if entry is None or not is_searched(row):
+            if entry is None:
                 raise BadInput(Problem(f"not a range of {row.name}", RANGES))
             yield known, entry
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import on_one_line
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
 from sweeplab.study.file.entries import (
     LONGEST,
@@ -22,8 +23,7 @@ from sweeplab.study.file.entries import (
     read_range,
 )
 from sweeplab.study.file.parse import file_text
-from sweeplab.study.file.reading import read_text
-from sweeplab.study.problems import escaped, shown
+from sweeplab.study.file.template import SET_FIRST
 
 MOST_SAID = 300  # characters of a notice
 
@@ -57,47 +57,7 @@ class MarkdownTables:
     def say(self, line: int, what: str, allowed: str = "", near: str = "") -> None:
         """Add a notice about a line."""
         notice = f"line {line}: {Problem(what, allowed, near)}"
-        self.notices.append(escaped(notice)[:MOST_SAID])
-
-    def study(self, write: Callable[[MarkdownTables], str]) -> tuple[str, list[str]]:
-        """Return the text of a study file that `write` makes of the tables, and what is left out of it.
-
-        Rows that do not fit together, or that no study can have, are left out one by one until the study is valid.
-
-        Raises:
-            BadInput: the study is not valid without these tables either.
-        """
-        text = ""
-        while True:
-            try:
-                text = write(self)
-                spec = read_text(text, Path("study.yaml"))
-                break
-            except BadInput as error:
-                if not self.lines:
-                    raise
-                self._leave_out(error.problems[0], text)
-        for name, line in self.lines.items():
-            if name in self.ranges and name not in {*spec.search, *spec.grid}:
-                self.say(
-                    line,
-                    f"the range of {name} is not searched: --grid {name}=A,B makes cells of it",
-                )
-            if name not in self.values:
-                continue
-            if name in spec.search and name not in spec.first_trial:
-                self.say(line, f"{name} {shown(self.values[name])} is not the first trial's")
-            elif name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
-                self.say(line, f"{name} is left out: another row sets the length of training")
-        return text, self.notices
-
-    def _leave_out(self, problem: Problem, text: str) -> None:
-        there = ["", *text.splitlines()][problem.line or 0].partition(":")[0]
-        words = re.findall(r"\w+", f"{there} {problem.what}")
-        name = next((word for word in words if word in self.lines), [*self.lines][-1])
-        searched = self.ranges.pop(name, None)
-        value = self.values.pop(name, searched)
-        self.say(self.lines.pop(name), f"{name}: {value} does not fit: {problem.what}")
+        self.notices.append(on_one_line(notice)[:MOST_SAID])
 
 
 def read_tables(path: Path) -> MarkdownTables:
@@ -127,6 +87,10 @@ def parse_tables(text: str) -> MarkdownTables:
                 continue
             what = f"unknown hyperparameter {name!r} ({written or 'no value'})"
             tables.say(line, what, near=nearest(key, TABLE))
+    lengths = [name for name in SET_FIRST if tables.values.get(name) is not None]
+    for name in lengths[1:]:
+        what = f"{name} is left out: {lengths[0]} sets the length of training"
+        tables.say(tables.lines[name], what)
     return tables
 
 
@@ -148,22 +112,19 @@ def _add(
             value = AUTO
         _put(tables, tables.values, row.name, line, value)
     except ValueError as error:
-        entry = _range(row, written)
+        with suppress(BadInput):
+            entry = read_range(row, written)
         if entry is None and (written.lower() not in NOT_SAID or not has_range):
             tables.say(line, str(error), row.allowed)
     if has_range:
-        entry = _range(row, searched)
+        entry = None
+        with suppress(BadInput):
+            entry = read_range(row, searched)
         if entry is None:
             what = f"the range of {row.name} is not understood and is skipped: {searched!r}"
             tables.say(line, what, RANGES)
     if entry is not None:
         _put(tables, tables.ranges, row.name, line, entry)
-
-
-def _range(row: Hyperparameter, text: str) -> Any:
-    with suppress(BadInput):
-        return read_range(row, text)
-    return None
 
 
 def _put(

@@ -231,9 +231,6 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     try:
         code = Code.at(place)
     except OSError as error:
-        if not allowed:
-            problems.add(path, _not_allowed(plugin.file), HOW)
-            return entry
         near = nearest(
             Path(place).name, [file.name for file in Path(place).parent.glob("*.py")]
         )
@@ -252,9 +249,8 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     except BadInput as error:
         problems.add(path, str(error))
         return entry
-    provides = {
-        kind: [name for known, name, _ in parts if known == kind] for kind in plugins.KINDS
-    }
-    provided = {kind: names for kind, names in provides.items() if names}
+    provided = dict[str, list[str]]()
+    for kind, name, _ in parts:
+        provided.setdefault(kind, []).append(name)
     rows = {name: plugins.row_of(name) for name in provided.get("hyperparameter", ())}
     return {"file": place, "sha256": code.digest, "provides": provided, "rows": rows}

@@ -44,6 +44,8 @@ _BOUNDS = {
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
+# Of several that set the length of training the first counts.
+SET_FIRST = (*LENGTHS[1:], LENGTHS[0])
 # If n_embd is searched, heads keep this width.
 HEAD_DIM = 32
 
@@ -90,9 +92,8 @@ def study_text(
     kept = {*TABLE} - {"seed", *grid}
     # Keep only the one that sets the length of training.
     lengths = [name for name in LENGTHS if name in {*tuned, *grid}]
-    lengths += [name for name in LENGTHS[1:] if effective[name] is not None]
-    if lengths:
-        kept -= {*LENGTHS} - {lengths[0]}
+    lengths += [name for name in SET_FIRST if effective[name] is not None]
+    kept -= {*LENGTHS} - {lengths[0]}
     tuned = {name: tuned[name] for name in TABLE if name in kept and name in tuned}
     fixed = {name: effective[name] for name in TABLE if name in kept and name not in tuned}
     document = {
@@ -193,14 +194,12 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
 
 def _block(dataset: Dataset) -> int:
     """Return a block_size that holds nine of ten pairs; of a text the usual one, or what its splits hold."""
-    import numpy as np
-
     from sweeplab.data.batches import Pairs
 
     if not isinstance(dataset.train, Pairs):
         return min(BLOCK, len(dataset.val) - 1, len(dataset.test) - 1)
-    longest = float(np.quantile(dataset.train.lengths.sum(axis=1), 0.9))
-    return int(min(LONGEST_PAIR, 2 ** math.ceil(math.log2(longest + 3))))
+    lengths = sorted(dataset.train.lengths.sum(axis=1))
+    return int(min(LONGEST_PAIR, lengths[len(lengths) * 9 // 10] + 3))
 
 
 def study_file(
