@@ -159,9 +159,7 @@ def _tried(sweep: Sweep, at: str) -> dict[str, CellTrials]:
     """The losses of the trials of each cell with one that ended; pruned and diverged trials are counted."""
     drawn = sweep.trials.loc[sweep.trials["state"].isin(COUNTED), "cell"].value_counts()
     by_cell = _losses(sweep, at).groupby("cell", sort=False)
-    return {
-        str(cell): CellTrials.of(own, "loss", int(drawn.get(cell, 0))) for cell, own in by_cell
-    }
+    return {str(cell): CellTrials.of(own, int(drawn.get(cell, 0))) for cell, own in by_cell}
 
 
 def _losses(sweep: Sweep, at: str) -> DataFrame:

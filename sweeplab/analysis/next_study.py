@@ -31,7 +31,7 @@ STEPS_UP = 3  # beyond the study's largest value of an axis, as far apart as its
 def study_candidates(folder: StudyFolder, counting: Counting, points: Points) -> Candidates:
     """Return the cells of a study, those between them and larger ones; of the points' depth where they have one."""
     depths = sorted(
-        {round(depth) for depth in points.shape.get("n_layer", ()) if depth == depth}
+        {round(depth) for depth in points.columns.get("n_layer", ()) if depth == depth}
     )
     return cell_candidates(candidate_study(folder, depths), folder.data.sizes, counting)
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.analysis.ledger import FILE_NAME
 from sweeplab.analysis.sealing import (
     NOT_SETTINGS,
     Target,
     cell_targets,
+    entry_of,
     forecasts_of,
     seal,
     size_targets,
@@ -109,10 +109,7 @@ class Prediction:
         """Return it as plain values."""
         loss = {"value": None, "low": None, "high": None, "law": None, "why": self.why_none}
         if self.loss and self.law:
-            shown = (self.loss.loss, self.loss.low, self.loss.high)
-            loss = self.loss.verdict.entry(shown, "the loss of a run") | {
-                "law": self.law.law.name
-            }
+            loss = entry_of(self.law, self.loss)
         return {
             "name": self.spec.name,
             "cell": self.target.words,
@@ -403,7 +400,7 @@ def _predicted(name: str, lab: Path, size: Facts) -> Plain:
         targets, _ = cell_targets(_at_rates(written, [rate]), lab, counting)
         try:
             forecasts, _ = forecasts_of(predicted.law, targets)
-            entries, _ = seal(lab / FILE_NAME, [name], counting, predicted.law, lab, forecasts)
+            entries, _ = seal([name], counting, predicted.law, lab, forecasts)
             sealed = entries[-1].sha256
         except BadInput as refused:
             why_not = refused.problems[0].what

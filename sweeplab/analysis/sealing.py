@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.ledger import SCORED, LedgerEntry, append, canonical, read_ledger
+from sweeplab.analysis.ledger import (
+    FILE_NAME,
+    SCORED,
+    LedgerEntry,
+    append,
+    canonical,
+    read_ledger,
+)
 from sweeplab.analysis.studies import read_studies, run_to_come, sizes_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.lab.listing import StudyState, read_spec, study_state
@@ -27,7 +34,7 @@ from sweeplab.laws.assessment import IDENTIFIED, Assessment, Forecast, predict
 from sweeplab.laws.columns import CHOICES, COUNTS, PLAIN, Conventions, Counting
 from sweeplab.laws.hyperparameters.excess import file_points
 from sweeplab.laws.points import Points
-from sweeplab.laws.sentences import Facts, Point
+from sweeplab.laws.sentences import Facts, Plain, Point
 from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:
@@ -190,8 +197,14 @@ def forecasts_of(
     return forecasts, left_out
 
 
+def entry_of(assessment: Assessment, forecast: Forecast) -> Plain:
+    """Return the forecast of a run's loss as plain values."""
+    shown = (forecast.loss, forecast.low, forecast.high)
+    entry = forecast.verdict.entry(shown, "the loss of a run")
+    return entry | {"law": assessment.law.name}
+
+
 def seal(
-    ledger: Path,
     names: Sequence[str],
     counting: Counting,
     assessment: Assessment,
@@ -200,7 +213,7 @@ def seal(
 ) -> tuple[tuple[LedgerEntry, ...], list[str]]:
     """Seal forecasts from the studies or the file of these `names`; return their entries, and what is to be known.
 
-    Started runs are looked up in the studies of `lab`.
+    The ledger, and the studies whose started runs are looked up, are those of `lab`.
 
     Raises:
         BadInput: the ledger is broken or cannot be written.
@@ -217,7 +230,7 @@ def seal(
             warnings.append(f"{target.words}: {late}; this forecast is kept, and never counts")
         elif predicted.verdict.verdict != IDENTIFIED:
             warnings.append(
-                f"{target.words}: {predicted.verdict.verdict}: {predicted.verdict.reason}"
+                f"{target.words}: {predicted.verdict.verdict}: {predicted.verdict.words}"
             )
         contents.append(
             {
@@ -249,7 +262,7 @@ def seal(
                 "late": late,
             }
         )
-    return append(ledger, contents), warnings
+    return append(lab / FILE_NAME, contents), warnings
 
 
 @dataclass(frozen=True)
@@ -294,10 +307,8 @@ class Outcome:
         }
 
 
-def verify(
-    path: Path, lab: Path, study: str = "", against: Path | None = None
-) -> tuple[Outcome, ...]:
-    """Check a ledger, record the outcomes that are newly known, and return that of each forecast.
+def verify(lab: Path, study: str = "", against: Path | None = None) -> tuple[Outcome, ...]:
+    """Check a lab's ledger, record the outcomes that are newly known, and return that of each forecast.
 
     Forecasts about a file's rows are scored `against` its later state, read as for the forecast. With a `study`, only
     what is about it, or made from it, is returned.
@@ -305,6 +316,7 @@ def verify(
     Raises:
         BadInput: the ledger is broken or of another version, it has nothing of the study, or the file cannot be read.
     """
+    path = lab / FILE_NAME
     results = outcomes(read_ledger(path), lab, against)
     new = [
         {

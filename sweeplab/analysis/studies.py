@@ -191,13 +191,10 @@ def tuned_runs(
     ended = runs[[RunState(state).has_value for state in runs["state"]]]
     if ended.empty:
         raise BadInput(f"no run of {source} has ended with a loss")
-    table, meanings = counted(ended, counting)
+    table, _ = counted(ended, counting)
     roles = {role: role for role in ("params", "tokens", "loss")}
     counting = replace(counting, columns={**roles, **counting.columns}, where="")
-    read = runs_of_frame(table, source, counting, searched_of(ended, design))
-    left = {"without an end": len(runs) - len(ended)}
-    meanings_read = {role: meanings.get(role, words) for role, words in read.said.items()}
-    return replace(read, said=meanings_read, dropped={**left, **read.dropped})
+    return runs_of_frame(table, source, counting, searched_of(ended, design))
 
 
 def whole_losses(runs: pd.DataFrame, at: str = "best") -> tuple[pd.DataFrame, str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class FittedLaw:
     """A law that was fitted to a table.
 
-    `assessment` holds the fit, the points and every number.
+    `assessment` holds the fit, the points and every number; its `as_dict` is what `sweeplab laws fit --json` prints.
     """
 
     assessment: Assessment
@@ -42,10 +42,6 @@ class FittedLaw:
     def warnings(self) -> tuple[str, ...]:
         """Return what speaks against the fit, one sentence each."""
         return self.assessment.warnings
-
-    def as_dict(self) -> Plain:
-        """Return what `sweeplab laws fit --json` prints."""
-        return self.assessment.as_dict()
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Predict the loss of a run for each row, with a 90% prediction interval and the verdict on it.
@@ -64,7 +60,7 @@ class FittedLaw:
                     self.assessment, {str(name): float(size) for name, size in sizes.items()}
                 )
                 rows.append(
-                    (seen.loss, seen.low, seen.high, seen.verdict.verdict, seen.verdict.reason)
+                    (seen.loss, seen.low, seen.high, seen.verdict.verdict, seen.verdict.words)
                 )
             except BadInput as refused:
                 rows.append((None, None, None, "not identified", str(refused)))

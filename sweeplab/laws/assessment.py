@@ -12,12 +12,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.laws.check import BETTER, HoldOut, Misfit, hold_outs, misfit
+from sweeplab.laws.check import Misfit, hold_out, misfit
 from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.doubts import Doubt, Tuning, along_family, doubts_of, tuning_of
 from sweeplab.laws.fitting import Fit, fit
@@ -33,7 +32,7 @@ from sweeplab.laws.forms import (
     shown,
 )
 from sweeplab.laws.points import DECADES, LINES, SPREAD, STANDS, Points, across, path_of
-from sweeplab.laws.sentences import Plain, Reason, sentence
+from sweeplab.laws.sentences import Plain, Reason
 
 IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
 INTERVAL_ONLY = "interval only"
@@ -41,17 +40,10 @@ NEAR = 3.0  # a row is near the optimum if its tokens per parameter are within t
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A verdict, and its reason as a code of `sentences.py` with its facts."""
+class Verdict(Reason):
+    """A verdict on a number, and why it is so."""
 
     verdict: str
-    code: str
-    facts: Mapping[str, Any]
-
-    @property
-    def reason(self) -> str:
-        """Return the reason in words."""
-        return sentence(self.code, self.facts)
 
     @property
     def identified(self) -> bool:
@@ -68,7 +60,7 @@ class Verdict:
             "verdict": self.verdict,
             "code": self.code,
             "facts": dict(self.facts),
-            "why": self.reason,
+            "why": self.words,
             "meaning": meaning,
         }
 
@@ -86,31 +78,29 @@ def judge(
     `lacking` is what its design lacks, `doubt` what is doubted.
     """
     if lacking:
-        return Verdict(NOT_IDENTIFIED, lacking.code, lacking.facts)
+        return Verdict(lacking.code, lacking.facts, NOT_IDENTIFIED)
     tolerance = TOLERANCES[kind]
     far, width, form = max(high - value, value - low), high - low, "{:.2g}"
     if tolerance.is_factor:
-        far, width, form = (
-            math.exp(min(far, 50.0)),
-            math.exp(min(width, 100.0)),
-            "a factor {:.3g}",
-        )
-    facts = {"far": form.format(far), "needed": form.format(tolerance.identified)}
+        far, width = math.exp(min(far, 50.0)), math.exp(min(width, 100.0))
+        form = "a factor {:.3g}"
+    needed = form.format(tolerance.identified)
     if far > tolerance.weak:
         # How far an end is from a value that is not shown would give it away.
-        facts = {"width": form.format(width), "needed": form.format(tolerance.identified)}
-        return Verdict(NOT_IDENTIFIED, "too wide", facts)
+        facts = {"width": form.format(width), "needed": needed}
+        return Verdict("too wide", facts, NOT_IDENTIFIED)
     if doubt:
-        return Verdict(WEAK, doubt.code, doubt.facts)
+        return Verdict(doubt.code, doubt.facts, WEAK)
+    facts = {"far": form.format(far), "needed": needed}
     if far > tolerance.identified:
-        return Verdict(WEAK, "wide", facts)
-    return Verdict(IDENTIFIED, "narrow", facts)
+        return Verdict("wide", facts, WEAK)
+    return Verdict("narrow", facts, IDENTIFIED)
 
 
 def design_lacks(points: Points, columns: Sequence[str], needs: Sequence[str]) -> Reason | None:
     """Return what rows lack to tell what the columns do, of which a number depends on those in `needs`."""
     for name in needs:
-        logs = np.sort(np.log10(points.sizes[name]))
+        logs = np.sort(np.log10(points.columns[name]))
         decades = float(logs[-1] - logs[0])
         without = float(min(logs[-1] - logs[1], logs[-2] - logs[0]))
         facts = {"column": name, "decades": decades, "needed": DECADES[name]}
@@ -124,7 +114,7 @@ def design_lacks(points: Points, columns: Sequence[str], needs: Sequence[str]) -
     for one, other in LINES:
         if not {one, other} <= {*columns}:
             continue
-        spread, without = across(points.sizes, one, other)
+        spread, without = across(points.columns, one, other)
         facts = {"one": one, "other": other}
         if spread < SPREAD:
             return Reason("ray", facts | {"spread": spread, "needed": SPREAD})
@@ -181,11 +171,6 @@ class Assessment:
     def law(self) -> Law:
         """Return the law."""
         return self.fit.law
-
-    @cached_property
-    def tests(self) -> list[HoldOut]:
-        """Return the hold-outs of the law and of others."""
-        return hold_outs(self.points, self.law)
 
     @cached_property
     def straight(self) -> tuple[list[Fit], list[Fit]]:
@@ -254,7 +239,7 @@ class Assessment:
             if exponent and scale.verdict.identified and exponent.verdict.verdict != IDENTIFIED:
                 verdict = exponent.verdict.verdict
                 facts = {"exponent": scale.quantity.of, "verdict": verdict}
-                estimates[name] = replace(scale, verdict=Verdict(verdict, "scale", facts))
+                estimates[name] = replace(scale, verdict=Verdict("scale", facts, verdict))
         return tuple(estimates.values())
 
     @cached_property
@@ -264,11 +249,6 @@ class Assessment:
         path = path_of(points)
         if path and len(law.columns) == 1 and law.columns[0] in ("params", "tokens"):
             reasons.append(Reason("path", {"law": law.name, "path": path.words}))
-        first, *others = self.tests
-        for other in others:
-            if first.error and other.error and other.error < BETTER * first.error:
-                facts = {"other": other.law, "other_error": other.error}
-                reasons.append(Reason("holdout other", vars(first) | facts))
         return tuple(reason.words for reason in reasons)
 
     @property
@@ -295,7 +275,7 @@ class Assessment:
 
     def as_dict(self) -> Plain:
         """Return it as plain values; numbers that are not identified have no value."""
-        law = self.law
+        law, held_out = self.law, hold_out(self.points, self.law)
         parameters: Plain = {}
         derived: Plain = {}
         for estimate in self.estimates:
@@ -305,17 +285,15 @@ class Assessment:
             "law": law.name,
             "formula": law.formula,
             "source": law.source,
-            "n_points": self.fit.n_points,
+            "n_points": self.points.n,
             "sigma": self.fit.sigma,
             "level": LEVEL,
-            "effective_draws": self.fit.draws.effective,
             "parameters": parameters,
             "derived": derived,
             "budget_flops": self.budget,
             "measured": self.measured,
-            "tuning": {"how": self.points.tuned, "why": self.raw.tuned_why},
             "misfit": vars(self.misfit) | {"says": self.misfit.words},
-            "holdout": [vars(each) | {"says": each.words} for each in self.tests],
+            "holdout": vars(held_out) | {"says": held_out.words},
             "dropped": self.raw.dropped,
             "conventions": {**self.raw.conventions, "tuning": self.tuning.says},
             "warnings": list(self.warnings),

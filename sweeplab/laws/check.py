@@ -6,7 +6,7 @@ law's own gradient, and the noise that grows, falls or is shared, are taken out.
 only as far as the rows show it, since a bend in N looks the same. The power is that of the noncentral F for a departure
 that makes the forecast at ten times the compute 5% wrong.
 
-In the hold-out laws are fitted to the rows below a cut, and forecast those above.
+In the hold-out the law is fitted to the rows below a cut, and forecasts those above.
 
 Legend: n rows, p parameters, k added columns, h rows above a cut, S draws.
 """
@@ -21,33 +21,30 @@ import numpy as np
 from sweeplab.errors import BadInput
 from sweeplab.laws.comparing import FALSE_ALARM
 from sweeplab.laws.core import Array
-from sweeplab.laws.fitting import Fit, fit, groups_of
-from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, has_optimum, log_n_opt
-from sweeplab.laws.points import Points, path_of
+from sweeplab.laws.fitting import Fit, fit
+from sweeplab.laws.forms import FEWEST_VALUES, Law, has_optimum, log_n_opt
+from sweeplab.laws.points import Points
 from sweeplab.laws.sentences import sentence
 
 FLAGGED, NOT_SEEN, UNSEEN = "flagged", "not seen", "cannot be seen"
 # The compute of the forecast, and its error, that a departure's power is for.
 BEYOND, _WRONG = 10.0, 0.05
 SHARE_ABOVE, SHARE_BELOW = 0.2, 0.5  # of the rows
-BETTER = 0.6  # the share of a law's hold-out error under which another form's is named
 
 
-def _whitened(points: Points, fitted: Fit, columns: Array) -> Array:
+def _whitened(fitted: Fit, columns: Array) -> Array:
     """Columns [n, m] in rows of equal and independent noise, by the fit's tilt and sharing."""
-    scale = np.sqrt(fitted.weights)
-    if fitted.tilted_by:
-        z = np.log(fitted.rows[fitted.tilted_by])
-        scale = scale * np.exp(-np.median(fitted.draws.tilt) * (z - z.mean()))
-    scaled, groups = columns * scale[:, None], groups_of(points)
+    z, groups = np.log(fitted.rows[fitted.tilted_by]), fitted.groups
+    tilt = np.exp(-np.median(fitted.draws.tilt) * (z - z.mean()))
+    scaled: Array = columns * (np.sqrt(fitted.weights) * tilt)[:, None]
     if groups is None:
         return scaled
-    r = np.quantile(fitted.draws.shared, 0.05)  # as far as the rows show it
+    r = float(np.quantile(fitted.draws.shared, 0.05))  # as far as the rows show it
     sizes = np.bincount(groups)
     sums = np.zeros((len(sizes), columns.shape[1]))
     np.add.at(sums, groups, scaled)
     kept = (1 - np.sqrt((1 - r) / (1 - r + r * sizes))) / sizes
-    return (scaled - (kept[:, None] * sums)[groups]) / math.sqrt(1 - r)
+    return np.asarray((scaled - (kept[:, None] * sums)[groups]) / math.sqrt(1 - r))
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
 
     law = fitted.law
     slopes, added = fitted.gradient(fitted.rows)
-    whole = _whitened(points, fitted, np.column_stack([fitted.residuals, slopes, added]))
+    whole = _whitened(fitted, np.column_stack([fitted.residuals, slopes, added]))
     p = slopes.shape[1]
     residual, gradient, columns = whole[:, 0], whole[:, 1 : p + 1], whole[:, p + 1 :]
     basis = np.linalg.qr(gradient)[0]
@@ -92,7 +89,7 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     variance = max((total - inside) / freedom, 1e-300)
     chance = float(fdtrc(k, freedom, inside / k / variance))
     names = list(law.departures_of)
-    strongest = names[int(np.abs(residual @ left / lengths).argmax())]
+    strongest = names[np.abs(residual @ left / lengths).argmax()]
     # What a departure of unit size does to the forecast, beside what the refitted law takes up of it.
     target = {name: np.array([size]) for name, size in _target(points, fitted).items()}
     by_law, by_departure = fitted.gradient(target)
@@ -165,20 +162,3 @@ def hold_out(points: Points, law: Law) -> HoldOut:
         error = float(np.abs(predicted - np.log(larger.columns["loss"])).mean())
         return HoldOut(law.name, by, larger.n, math.exp(value), error)
     return HoldOut(law.name, by)
-
-
-def suited(points: Points) -> list[Law]:
-    """Return the laws that use every column that varies in the table, and along a path those of one size."""
-    there = {"params", "tokens", "flops"} & (points.varied or points.columns.keys())
-    laws = [law for law in LAWS.values() if set(law.columns) <= there]
-    if path_of(points):
-        return [law for law in laws if len(law.columns) == 1]
-    if {"params", "tokens"} <= there:
-        return [law for law in laws if law.columns[0] == "flops" or len(law.columns) > 1]
-    return laws
-
-
-def hold_outs(points: Points, law: Law) -> list[HoldOut]:
-    """Return the hold-outs of a law and of all others that suit the table."""
-    others = [other for other in suited(points) if other != law]
-    return [hold_out(points, each) for each in (law, *others)]

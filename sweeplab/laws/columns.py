@@ -10,7 +10,6 @@ Exponents depend on what counts as N, C and the loss: each choice (`Conventions`
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,16 +79,9 @@ class Counting:
 PLAIN = Counting()
 
 
-ROLES = {
-    "params": "parameters of the model",
-    "tokens": "tokens trained on",
-    "flops": "floating-point operations of the training",
-    "loss": "the loss reached",
-    "n_layer": "layers of the model",
-    "n_embd": "width of the model",
-}
-SHAPE = ("n_layer", "n_embd")
 COUNTS = ("params", "tokens", "flops")
+SHAPE = ("n_layer", "n_embd")
+ROLES = (*COUNTS, "loss", *SHAPE)
 # Other names of a role's column, the most certain first; single letters are capitals: d is a width and l a depth.
 OTHER_NAMES = {
     "params": "N n_params num_params n_parameters num_parameters parameters model_params total_params model_size",
@@ -366,14 +358,9 @@ def check_plausible(
     if {"params", "tokens"} <= asked.keys():
         ratio = np.median(asked["tokens"] / asked["params"])
         if not FEWEST_PER_PARAM <= ratio <= MOST_PER_PARAM:
-            role = "tokens" if ratio < FEWEST_PER_PARAM else "params"
-            unit = min(
-                (1e3, 1e6, 1e9),
-                key=lambda each: abs(abs(math.log(ratio / 20)) - math.log(each)),
-            )
             raise BadInput(
-                f"{source}: {ratio:.2g} tokens for each parameter; are {role} in units of {unit:.0e} "
-                f"({role}=COLUMN*{unit:.0e}), or params and tokens swapped? If this is right, write params=COLUMN*1"
+                f"{source}: {ratio:.2g} tokens for each parameter, usually about 20; is one of them in another unit "
+                "(tokens=COLUMN*1e9), or params and tokens swapped? If this is right, write params=COLUMN*1"
             )
     for role, values in asked.items():
         least, most = PLAUSIBLE[role]

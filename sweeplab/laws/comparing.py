@@ -88,13 +88,13 @@ class CellTrials:
     n_trials: int
 
     @classmethod
-    def of(cls, runs: DataFrame, loss: str, n_trials: int) -> CellTrials:
+    def of(cls, runs: DataFrame, n_trials: int) -> CellTrials:
         """Return the trials of a cell's runs that ended; `n_trials` counts pruned and diverged trials too."""
         losses: dict[tuple[str, int], dict[int, float]] = {}
-        for cell, trial, seed, value in runs[["cell", "trial", "seed", loss]].itertuples(
+        for cell, trial, seed, value in runs[["cell", "trial", "seed", "loss"]].itertuples(
             index=False
         ):
-            losses.setdefault((str(cell), int(trial)), {})[int(seed)] = float(value)
+            losses.setdefault((str(cell), trial), {})[seed] = float(value)
         return cls(tuple(losses.values()), max(n_trials, len(losses)))
 
     @property

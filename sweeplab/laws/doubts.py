@@ -22,6 +22,7 @@ import numpy as np
 
 from sweeplab.formatting import listed, several, several_named
 from sweeplab.laws.check import FLAGGED, Misfit
+from sweeplab.laws.columns import COUNTS
 from sweeplab.laws.core import LEVEL, Array
 from sweeplab.laws.fitting import Fit
 from sweeplab.laws.points import DECADES, EACH, SAID, SHARED, UNKNOWN, Points
@@ -33,7 +34,6 @@ FAR = 6.0  # robust sigmas of a row
 # Of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law.
 LARGE = 0.03
 _DRIFT = 0.005  # of the loss between two points: a larger one is to be ruled out by the trials
-_SIZES = ("params", "tokens", "flops")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Tuning:
     def _drifts(self, record: Array) -> Array:
         """The smooth part in the log sizes of each draw of the excess, less their mean: [S, n]."""
         logs = [
-            np.log(self.raw.columns[name]) for name in _SIZES[:2] if name in self.raw.varied
+            np.log(self.raw.columns[name]) for name in COUNTS[:2] if name in self.raw.varied
         ]
         columns = [np.ones(self.raw.n), *logs]
         if logs:
@@ -133,7 +133,7 @@ def _share(points: Points, name: str) -> Array:
 
 def _mistuned(points: Points, most: float) -> Points:
     """Grow with the square of the distance in log size, as the loss about a best value that follows a power of it."""
-    size = next(name for name in _SIZES if name in points.varied)
+    size = next(name for name in COUNTS if name in points.varied)
     return _less(points, most * _share(points, size) ** 2)
 
 
@@ -223,8 +223,8 @@ def along_family(points: Points) -> Points:
     The loss at equal parameters depends on depth and width: the others would count as noise, or as a bend. Where depth
     grows with the size, the sizes are a family themselves.
     """
-    depth = points.sizes.get("n_layer")
-    if depth is None or len(np.unique(depth)) < 2:
+    depth = points.columns.get("n_layer")
+    if depth is None or not np.isfinite(depth).all() or np.ptp(depth) == 0:
         return points
     depths, counts = np.unique(depth, return_counts=True)
     kept = depth == depths[np.argmax(counts)]
@@ -235,6 +235,5 @@ def along_family(points: Points) -> Points:
     is_most = len(params) >= 0.6 * points.n and np.ptp(params) >= 0.7 * np.ptp(every)
     if not (is_enough and is_most):
         return points
-    others = listed([f"{other:g}" for other in np.unique(depth[~kept])])
-    why = f"of another depth (n_layer {others}): at equal parameters the loss differs"
+    why = "of another depth (n_layer): at equal parameters the loss differs"
     return points.only(kept).left_out(why, int((~kept).sum()))

@@ -20,10 +20,11 @@ _FEWEST_GROUPS, _MOST_ALONE = 3, 0.75
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A law fitted to `n_points` rows: `values` are draws of each parameter, [S], and `log_tokens` the mean of z.
+    """A law fitted to rows: `values` are draws of each parameter, [S], and `log_tokens` the mean of z.
 
-    `rows` are the columns that the law and its noise read, and `grouped_by` what rows share an error of. The values of
-    a bent form are those at the middle of the table, with its departures and the centers of its columns.
+    `rows` are the columns that the law and its noise read, `groups` the size of each row where rows of one share an
+    error. The values of a bent form are those at the middle of the table, with its departures and the centers of its
+    columns.
     """
 
     law: Law
@@ -32,25 +33,16 @@ class Fit:
     rows: Sizes
     weights: Array
     tilted_by: str
-    grouped_by: str
-
-    @property
-    def n_points(self) -> int:
-        """Return the number of rows."""
-        return len(self.weights)
+    groups: Index | None
 
     def loss(self, sizes: Sizes) -> Array:
         """Return draws of the law's loss at rows of these columns, [S, n]."""
         return self.law.loss(self.values, sizes)
 
-    def predict(self, sizes: Sizes) -> Array:
-        """Return the median loss at rows of these columns, [n]."""
-        return np.median(self.loss(sizes), axis=0)
-
     @cached_property
     def residuals(self) -> Array:
-        """Return the log of each row's loss over the law's, [n]."""
-        return np.log(self.rows["loss"] / self.predict(self.rows))
+        """Return the log of each row's loss over the law's median, [n]."""
+        return np.log(self.rows["loss"] / np.median(self.loss(self.rows), axis=0))
 
     @property
     def sigma(self) -> float:
@@ -61,7 +53,7 @@ class Fit:
     def best(self) -> Values:
         """Return the one draw that fits the rows best: values [1]."""
         errors = 1 - self.loss(self.rows) / self.rows["loss"]
-        at = int((self.weights * errors**2).sum(1).argmin())
+        at = (self.weights * errors**2).sum(1).argmin()
         return {name: draws[[at]] for name, draws in self.values.items()}
 
     def gradient(self, sizes: Sizes) -> tuple[Array, Array]:
@@ -100,19 +92,13 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
             that are all equal.
     """
     _check(points, law)
-    tilted_by = next(
-        (name for name in ("tokens", "flops", "params") if name in points.varied), ""
-    )
-    names = {*law.columns, tilted_by, "loss"} - {""}
-    rows = {name: points.columns[name] for name in names}
+    tilted_by = next(name for name in ("tokens", "flops", "params") if name in points.varied)
+    rows = {name: points.columns[name] for name in (*law.columns, tilted_by, "loss")}
     logs = {name: np.log(rows[name]) for name in law.columns}
     center = {name: log.mean() for name, log in logs.items()}
     centered = {name: log - center[name] for name, log in logs.items()}
-    tilt, groups = None, groups_of(points)
-    if tilted_by:
-        tilt = np.log(rows[tilted_by])
-        tilt = tilt - tilt.mean()
-    errors = RowErrors(tilt, groups, points.weights)
+    tilt, groups = np.log(rows[tilted_by]), groups_of(points)
+    errors = RowErrors(tilt - tilt.mean(), groups, points.weights)
     draws = fit_law(rows["loss"], law.design(centered, is_bent), law.priors(is_bent), errors)
     values = {"E": draws.scales[:, 0]}
     for place, term in enumerate(law.terms, start=1):
@@ -133,7 +119,7 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
         rows,
         points.weights,
         tilted_by,
-        "params" if groups is not None else "",
+        groups,
     )
 
 
@@ -159,11 +145,11 @@ def _check(points: Points, law: Law) -> None:
             problems.append(
                 f"{law.name} needs {name!r}, which the table lacks; name its column with --columns"
             )
-        elif points.n and np.ptp(np.log(points.columns[name])) < 1e-9:
+        elif np.ptp(np.log(points.columns[name])) < 1e-9:
             problems.append(
                 f"all rows have {name} {points.columns[name][0]:.4g}; {law.name} needs several"
             )
-    if points.n and np.ptp(np.log(points.columns["loss"])) < 1e-12:
+    if np.ptp(np.log(points.columns["loss"])) < 1e-12:
         problems.append(
             f"all losses are {points.columns['loss'][0]:.4g}; no law can be fitted to that"
         )

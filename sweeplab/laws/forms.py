@@ -52,10 +52,8 @@ class Law:
     @property
     def parameters(self) -> tuple[str, ...]:
         """Return the names of the parameters, in the order of the formula."""
-        names = ["E"]
-        for term in self.terms:
-            names += [term.scale, term.exponent]
-        return tuple(dict.fromkeys(names))
+        names = [name for term in self.terms for name in (term.scale, term.exponent)]
+        return tuple(dict.fromkeys(["E", *names]))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -94,7 +92,9 @@ class Law:
                 x, power = logs[term.column], shapes[:, [self.exponents.index(term.exponent)]]
                 fall = power * x
                 if is_bent:
-                    fall = fall + power * bends[:, [place]] * turn(x)
+                    # The integral of tanh(x) / 2, without overflow.
+                    turned = (np.logaddexp(x, -x) - math.log(2)) / 2
+                    fall = fall + power * bends[:, [place]] * turned
                 parts.append(np.exp(-fall))
             whole = np.stack(parts, 2)
             if is_bent and len(self.columns) > 1:
@@ -116,11 +116,6 @@ class Law:
         return (self.design(logs, bool(names))(shapes) @ np.stack(scales, 1)[:, :, None])[
             :, :, 0
         ]
-
-
-def turn(x: Array) -> Array:
-    """Return the integral of tanh(x) / 2, without overflow."""
-    return (np.logaddexp(x, -x) - math.log(2)) / 2
 
 
 _N, _D, _C = (

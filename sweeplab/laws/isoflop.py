@@ -64,8 +64,6 @@ def isoflop(
         y=log_loss[rows],
         cell=np.repeat(np.arange(len(groups)), [len(each) for each in groups]),
         logs=np.array([[log_c[each].mean()] for each in groups]),
-        said={},
-        dropped={},
         seeds=points.weights[rows],
     )
     surface = fit_surface(runs, _SCATTER)

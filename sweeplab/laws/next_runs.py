@@ -37,7 +37,7 @@ _NEAR_PATH = 1.5
 
 @dataclass(frozen=True)
 class Candidates:
-    """The runs to choose from: the columns of the law, [m] each, and the FLOPs of one run, [m].
+    """The runs to choose from: their params, tokens and flops, [m] each, and the FLOPs of one run, [m].
 
     `cells` are their values in a study's grid; empty for points of a table. `weight` is the number of seeds of a run.
     """
@@ -161,7 +161,7 @@ def next_runs(
     Without candidates these are points like the table's; without `flops` the budget is half of what its rows took.
 
     Raises:
-        BadInput: the law has no such number or uses a column that candidates lack, or no candidate tells more.
+        BadInput: the law has no such number, or no candidate tells more.
     """
     fitted, points, quantity = (
         assessment.fit,
@@ -172,10 +172,6 @@ def next_runs(
     if budget is None:
         budget = float((points.columns["flops"] * points.weights).sum()) / 2
     candidates = (candidates or of_points(points, budget)).like(points, budget)
-    if lacks := [name for name in fitted.law.columns if name not in candidates.columns]:
-        raise BadInput(
-            f"{fitted.law.name} uses {' and '.join(lacks)}; the next runs are chosen by params and tokens"
-        )
     counts = _chosen(fitted, quantity, candidates, budget)
     if not counts.any():
         raise BadInput(
@@ -201,7 +197,7 @@ def _chosen(fitted: Fit, quantity: Quantity, candidates: Candidates, budget: flo
         gain = -np.log1p(-np.minimum(shared**2 / total / variance, 1 - 1e-9))
         price = candidates.cost / budget + _RUN_PRICE / MOST_RUNS
         worth = np.where((candidates.cost <= left) & (counts < MOST_EACH), gain / price, 0.0)
-        best = int(worth.argmax())
+        best = worth.argmax()
         if worth[best] <= 0:
             break
         counts[best] += 1

@@ -70,7 +70,7 @@ class Points:
     """The rows that a law is fitted to, with columns by role; `weights` is 1 or the number of seeds averaged.
 
     `dropped` counts the rows left out, by reason; `conventions` describes each column. `names` name the row of the file
-    or the trial of each point. `shape` has n_layer and n_embd if the table has them, NaN where missing.
+    or the trial of each point. n_layer and n_embd are NaN where missing, all other columns are finite.
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `tuned` is one of TUNED,
     for the reason `tuned_why`, and `undeclared` are the roles of which nobody says how they count. `record` returns
@@ -83,7 +83,6 @@ class Points:
     dropped: Mapping[str, int] = field(default_factory=dict)
     conventions: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
-    shape: Sizes = field(default_factory=dict)
     seed_spread: float | None = None
     tuned: str = UNKNOWN
     tuned_why: str = ""
@@ -107,14 +106,6 @@ class Points:
             return 6.0
         k = self.columns["flops"] / self.columns["params"] / self.columns["tokens"]
         return float(np.exp(np.log(k).mean()))
-
-    @property
-    def sizes(self) -> Sizes:
-        """Return the columns that a law may use: those by role, and the shape if all rows have it."""
-        whole = {
-            name: column for name, column in self.shape.items() if np.isfinite(column).all()
-        }
-        return {**self.columns, **whole}
 
     def tuned_as(self, how: str | None) -> Points:
         """Return the points tuned as a person says by one of TUNED; as they are if nothing is said.
@@ -146,7 +137,6 @@ class Points:
             columns={name: column[at] for name, column in self.columns.items()},
             weights=self.weights[at],
             names=tuple(self.names[k] for k in at if self.names),
-            shape={name: column[at] for name, column in self.shape.items()},
         )
 
 
@@ -177,7 +167,7 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         if getattr(chosen, role):
             meanings[role] += f", {CHOICES[role][getattr(chosen, role)]} as --count says"
     taken = {column.name for column in read.values()} | {
-        wanted.get(role, role) for role in points.shape
+        wanted.get(role, role) for role in SHAPE
     }
     others = [name for name in known if name not in taken]
     points = replace(points, conventions=meanings)
@@ -239,11 +229,9 @@ def _usable(
     table = pd.DataFrame({role: column.values for role, column in read.items()})
     finite = np.isfinite(table.to_numpy()).all(1)
     again = finite & table.duplicated().to_numpy()
+    keep = finite & ~again
     counts = {"not finite": int((~finite).sum()), "duplicate": int(again.sum())}
-    dropped, keep = (
-        {reason: count for reason, count in counts.items() if count},
-        finite & ~again,
-    )
+    dropped = {reason: count for reason, count in counts.items() if count}
     if not keep.any():
         raise BadInput(
             f"{source}: no row can be used: {counts_in_words(dropped) or 'there is none'}"
@@ -253,16 +241,15 @@ def _usable(
     if "flops" not in kept and {"params", "tokens"} <= kept.keys():
         kept["flops"] = 6 * kept["params"] * kept["tokens"]
         conventions["flops"] = "6ND"
-    shape = {}
     for role in SHAPE:
         name = columns.get(role, role)
         if name != role:
             conventions[role] = f"column {name}"
         if name in frame:
             column = numbers_of(frame[name])[0]
-            shape[role] = np.where(column > 0, column, np.nan)[keep]
+            kept[role] = np.where(column > 0, column, np.nan)[keep]
     names = tuple(f"{frame.index.name or 'row'} {at}" for at in frame.index[keep])
-    return Points(kept, np.ones(len(names)), dropped, conventions, names, shape), keep, read
+    return Points(kept, np.ones(len(names)), dropped, conventions, names), keep, read
 
 
 def _numbered(keys: Sequence[Any]) -> Index:
@@ -300,8 +287,9 @@ def _combined(
 
     counts = [role for role in COUNTS if role in points.columns]
     keys = [np.log(points.columns[role]).round(6) for role in counts]
-    point = _numbered([*keys, *points.shape.values()])
-    n_points = int(point.max()) + 1
+    keys += [points.columns[role] for role in SHAPE if role in points.columns]
+    point = _numbered(keys)
+    n_points = point.max() + 1
     if how == "all" or len(counts) < 2 or points.n == n_points:
         return points
     n_values = frame[list(others)].groupby(point).nunique()
@@ -333,22 +321,19 @@ def _combined(
         )
         if seeds:
             run = _numbered([point, *(frame[name].to_numpy() for name in searched)])
-    rows = pd.DataFrame(
-        {"run": run, "point": point, "loss": points.columns["loss"], "row": np.arange(points.n)}
-    )
-    by_run = rows.groupby("run", sort=False)
-    runs = by_run.agg(
-        point=("point", "first"), loss=("loss", "mean"), n=("row", "size"), row=("row", "first")
-    )
-    runs = runs.loc[runs.groupby("point")["loss"].idxmin()].sort_values("row")
-    first, weights = runs["row"].to_numpy(np.intp), runs["n"].to_numpy(float)
-    kept = points.only(first).left_out(away, points.n - len(first))
-    kept = kept.with_column("loss", runs["loss"].to_numpy(float))
+    rows = pd.DataFrame({"run": run, "point": point, "loss": points.columns["loss"]})
+    losses = rows.groupby("run")["loss"]
+    rows = rows.assign(mean=losses.transform("mean"), n=losses.transform("size"))
+    runs = rows.drop_duplicates("run")
+    runs = runs.loc[runs.groupby("point")["mean"].idxmin()].sort_index()
+    weights = runs["n"].to_numpy(float)
+    kept = points.only(runs.index.to_numpy()).left_out(away, points.n - len(runs))
+    kept = kept.with_column("loss", runs["mean"].to_numpy(float))
     spread = None
     if weights.max() > 1:
-        seen = rows[rows["run"].isin(runs.index)]
-        away_from_mean = np.log(seen["loss"] / seen["run"].map(runs["loss"]))
-        spread = math.sqrt((away_from_mean**2).sum() / (weights - 1).sum())
+        seen = rows[rows["run"].isin(runs["run"])]
+        apart = np.log(seen["loss"] / seen["mean"])
+        spread = math.sqrt((apart**2).sum() / (weights - 1).sum())
     words += " at each point"
     if differ:
         words += f", which differ in {several_named(differ)}"

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_bytes
 
@@ -40,12 +42,8 @@ def read_frame(path: Path) -> pd.DataFrame:
         raise BadInput(
             f"{path}: is not a table: {str(error).strip().splitlines()[0]}"
         ) from error
-    names = [str(column) for column in frame]
-    repeated = next((column for column in names if names.count(column) > 1), None)
-    if repeated is not None:
-        places = " and ".join(
-            str(at) for at, column in enumerate(names, 1) if column == repeated
-        )
+    for repeated in frame.columns[frame.columns.duplicated()]:
+        places = " and ".join(map(str, np.flatnonzero(frame.columns == repeated) + 1))
         raise BadInput(
             f"{path}: columns {places} are both named {repeated!r}; rename one of them"
         )
@@ -121,8 +119,11 @@ def _of_records(records: Any) -> pd.DataFrame:
     """The table of a list of objects; names of inner objects are joined by a slash, as in summary/val_loss."""
     import pandas as pd
 
-    is_list = isinstance(records, list) and bool(records)
-    if not is_list or not all(isinstance(record, dict) for record in records):
+    if (
+        not records
+        or not isinstance(records, list)
+        or not all(isinstance(record, dict) for record in records)
+    ):
         raise ValueError("it is no list of objects, one a run")
     return pd.json_normalize(records, sep="/")
 

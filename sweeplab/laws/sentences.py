@@ -59,8 +59,6 @@ TEMPLATES = {
     "holdout": "fitted to the rows up to {cut:.3g} {by}, {law} is off by {error:.2%} of the loss on the {rows} larger "
     "ones",
     "holdout none": "no cut in {by} leaves enough rows on both sides for a hold-out",
-    "holdout other": "{other} is off by {other_error:.2%} of the loss on larger runs where {law} is off by {error:.2%}"
-    "; --law {other} fits it",
     # Hyperparameters.
     "few cells": "{cells} with an optimum between their values, and {needed} are needed",
     "optima outside": "the best {name} of {count} of {cells} lies at an end of the values tried",

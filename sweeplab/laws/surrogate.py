@@ -153,12 +153,56 @@ def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
 
     Beyond MOST_FITTED rows the last ones are used.
     """
+    from scipy.optimize import minimize  # slow to import
+
     x, y, extra = x[-MOST_FITTED:], y[-MOST_FITTED:], extra[-MOST_FITTED:]
     # A row that is far under the priors must not shorten the length scales, which would then explain it.
     center, sd = _priors(columns)
     expected = Scales.of(center, len(columns.is_searched))
-    robust = condition(columns, expected, x, y, extra).extra
-    return _fitted_scales(columns, x, y - y.mean(), robust, center, sd)
+    extra = condition(columns, expected, x, y, extra).extra
+    n_columns = x.shape[1]
+    z = x[:, columns.numbers]
+    apart = (x[:, None, :] - x[None, :, :]).transpose(2, 0, 1) ** 2
+    trend, terms = columns.trend(x), columns.response(x)
+    smooth, bent = trend @ trend.T, terms @ terms.T
+    rows, y = np.arange(len(y)), y - y.mean()
+
+    def loss(vector: Floats) -> tuple[float, Floats]:
+        away = (vector - center) / sd
+        if np.abs(away).max() > _FARTHEST:
+            return math.inf, np.zeros_like(vector)
+        scales = Scales.of(vector, n_columns)
+        scaled = apart * np.exp(-2 * scales.length)[:, None, None]
+        root = np.sqrt(5 * scaled.sum(axis=0))
+        decayed = math.exp(2 * scales.departure) * np.exp(-root)
+        departure = decayed * (1 + root + root**2 / 3)
+        response = math.exp(2 * scales.response) * bent
+        noise = np.exp(2 * (scales.noise + z @ scales.noise_slope))
+        covariance = smooth + response + departure
+        covariance[rows, rows] += noise + extra + _JITTER
+        try:
+            lower = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            return math.inf, np.zeros_like(vector)
+        inverse = _inverse(lower)
+        weights = inverse @ y
+        outer = np.outer(weights, weights) - inverse  # twice the gradient by the covariance
+        by_length = np.tensordot(
+            scaled, outer * decayed * (1 + root) * (5 / 3), axes=([1, 2], [0, 1])
+        )
+        by_noise = 2 * noise * outer[rows, rows]
+        gradient = np.concatenate(
+            [
+                by_length,
+                [2 * (outer * departure).sum(), 2 * (outer * response).sum(), by_noise.sum()],
+                by_noise @ z,
+            ]
+        )
+        value = y @ weights / 2 + np.log(np.diag(lower)).sum() + away @ away / 2
+        return value, away / sd - gradient / 2
+
+    best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": 40})
+    return Scales.of(best.x, n_columns)
 
 
 def condition(
@@ -200,60 +244,10 @@ def _variances(columns: Columns, scales: Scales, x: Floats) -> Floats:
     return np.asarray(trend + response + math.exp(2 * scales.departure))
 
 
-def _fitted_scales(
-    columns: Columns, x: Floats, y: Floats, extra: Floats, center: Floats, sd: Floats
-) -> Scales:
-    from scipy.optimize import minimize  # slow to import
-
-    n_columns = x.shape[1]
-    z = x[:, columns.numbers]
-    apart = (x[:, None, :] - x[None, :, :]).transpose(2, 0, 1) ** 2
-    trend, terms = columns.trend(x), columns.response(x)
-    smooth, bent = trend @ trend.T, terms @ terms.T
-    rows = np.arange(len(y))
-
-    def loss(vector: Floats) -> tuple[float, Floats]:
-        away = (vector - center) / sd
-        if np.abs(away).max() > _FARTHEST:
-            return math.inf, np.zeros_like(vector)
-        scales = Scales.of(vector, n_columns)
-        scaled = apart * np.exp(-2 * scales.length)[:, None, None]
-        root = np.sqrt(5 * scaled.sum(axis=0))
-        decayed = math.exp(2 * scales.departure) * np.exp(-root)
-        departure = decayed * (1 + root + root**2 / 3)
-        response = math.exp(2 * scales.response) * bent
-        noise = np.exp(2 * (scales.noise + z @ scales.noise_slope))
-        covariance = smooth + response + departure
-        covariance[rows, rows] += noise + extra + _JITTER
-        try:
-            lower = np.linalg.cholesky(covariance)
-        except np.linalg.LinAlgError:
-            return math.inf, np.zeros_like(vector)
-        inverse = _inverse(lower)
-        weights = inverse @ y
-        outer = np.outer(weights, weights) - inverse  # twice the gradient by the covariance
-        by_length = np.tensordot(
-            scaled, outer * decayed * (1 + root) * (5 / 3), axes=([1, 2], [0, 1])
-        )
-        by_noise = 2 * noise * outer[rows, rows]
-        gradient = np.concatenate(
-            [
-                by_length,
-                [2 * (outer * departure).sum(), 2 * (outer * response).sum(), by_noise.sum()],
-                by_noise @ z,
-            ]
-        )
-        value = y @ weights / 2 + np.log(np.diag(lower)).sum() + away @ away / 2
-        return value, away / sd - gradient / 2
-
-    best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": 40})
-    return Scales.of(best.x, n_columns)
-
-
 def _priors(columns: Columns) -> tuple[Floats, Floats]:
     """The centers and standard deviations of the hyperparameters' priors, in the order of `Scales`."""
     # Length scales grow with the number of searched values (Hvarfner, Hellsten and Nardi 2024).
-    wider = math.log(max(int(columns.is_searched.sum()), 1)) / 2
+    wider = math.log(max(columns.is_searched.sum(), 1)) / 2
     searched = (_SEARCHED_SCALE[0] + wider, _SEARCHED_SCALE[1])
     priors = [searched if is_searched else _SIZE_SCALE for is_searched in columns.is_searched]
     priors += [_DEPARTURE, _RESPONSE, _NOISE, *[_NOISE_SLOPE] * len(columns.numbers)]

@@ -23,6 +23,7 @@ from sweeplab.formatting import listed, rounded, sentence, several, several_name
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.showing import commands_about
 from sweeplab.laws.assessment import Assessment
+from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.forms import LAWS, RATIO
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURED_ON
@@ -149,8 +150,9 @@ def summarize_table(assessment: Assessment, source: str) -> Summary:
     """Describe a table: its rows, the law that was fitted to it, and what to run next."""
     points = assessment.points
     ranges = [
-        f"{name} {span(float(each.min()), float(each.max()))}"
-        for name, each in points.columns.items()
+        f"{name} {span(float(column.min()), float(column.max()))}"
+        for name, column in points.columns.items()
+        if name not in SHAPE
     ]
     entries = {
         "Rows": f"{points.n:,}: {', '.join(ranges)}",

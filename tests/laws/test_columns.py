@@ -176,9 +176,9 @@ COLUMNS = {"params": "N", "tokens": "D", "loss": "L"}
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"N": N / 4e4}, "8e+05 tokens for each parameter; are params in units of 1e+06"),
-        ({"D": D / 1e9}, "2e-08 tokens for each parameter; are tokens in units of 1e+09 (tokens=COLUMN*1e+09), or"),
-        ({"N": N / 1e6}, "2e+07 tokens for each parameter; are params in units of 1e+06 (params=COLUMN*1e+06), or"),
+        ({"N": N / 4e4}, "8e+05 tokens for each parameter, usually about 20; is one of them in another unit"),
+        ({"D": D / 1e9}, "2e-08 tokens for each parameter, usually about 20; is one of them in another unit"),
+        ({"N": N / 1e6}, "2e+07 tokens for each parameter, usually about 20; is one of them in another unit"),
         ({"N": D * 1e4, "D": N}, "or params and tokens swapped? If this is right, write params=COLUMN*1"),
         ({"D": D / 1e6, "N": N / 1e6}, "column 'N' (params): 1; no run has that"),
         ({"N": N * 1e9, "D": D * 1e7}, "column 'N' (params): 1e+18; no run has that"),

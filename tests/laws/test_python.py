@@ -53,7 +53,11 @@ def test_a_file_gives_what_the_command_line_prints(law, frame, tmp_path, monkeyp
         main()
     theirs = json.loads(capfd.readouterr().out)
     assert theirs["parameters"] == {name: ours.numbers[name] for name in theirs["parameters"]}
-    assert theirs["dropped"] == ours.as_dict()["dropped"] == {"not where source == 0": 15}
+    assert (
+        theirs["dropped"]
+        == ours.assessment.as_dict()["dropped"]
+        == {"not where source == 0": 15}
+    )
 
 
 def test_rows_are_predicted_with_their_intervals(law):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.options import argument, option, studies
-from sweeplab.cli.printing import cell_text, print_rows, say, say_prose
+from sweeplab.cli.printing import print_rows, say, say_prose
 from sweeplab.errors import BadInput
 
 if TYPE_CHECKING:
@@ -146,10 +146,8 @@ def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Print numbers as a table, then why some of them are not identified, those with the same reason in one line."""
     rows, reasons = [], dict[str, list[str]]()
     for name, entry in entries.items():
-        ends = {end: cell_text(entry[end]) for end in ("low", "high")}
-        rows.append(
-            {"quantity": name, "value": entry["value"], **ends, "verdict": entry["verdict"]}
-        )
+        shown = {key: entry[key] for key in ("value", "low", "high", "verdict")}
+        rows.append({"quantity": name} | shown)
         if entry["verdict"] != "identified":
             reasons.setdefault(entry["why"], []).append(name)
     print_rows(rows, text=("quantity", "verdict"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +19,7 @@ from sweeplab.cli.laws import (
     say_some,
 )
 from sweeplab.cli.options import Lab, option
-from sweeplab.cli.printing import Answer, cell_text, print_rows, say
+from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_prose
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.laws.sentences import Plain
@@ -70,7 +69,7 @@ def fit(
         curves = isoflop(
             assessed.points, assessed.budget, next(iter(assessed.tuning.doubts), None)
         )
-        answer["isoflop"] = asdict(curves)
+        answer["isoflop"] = vars(curves)
     if report:
         from sweeplab.report.writer import write_law_report
 
@@ -84,7 +83,7 @@ def _print_assessment(answer: Plain) -> None:
     say(f"{answer['law']}: {answer['formula']}, {several(answer['n_points'], 'row')}")
     say_some([f"warning: {words}" for words in answer["warnings"]], "yellow")
     say(f"a departure from the form: {answer['misfit']['status']}")
-    say_some([test["says"] for test in answer["holdout"][:1]])
+    say_prose(answer["holdout"]["says"])
     for name, size in answer["measured"].items():
         say(
             f"{_MEASURED[name]}: {size['value']:.2%} of the loss ({size['low']:.2%} to {size['high']:.2%})"
@@ -157,7 +156,7 @@ def _print_runs(chosen: Plain) -> None:
     rows = []
     for run in chosen["runs"]:
         cell = ",".join(f"{name}={value}" for name, value in run.get("cell", {}).items())
-        sizes = {name: f"{run[name]:.3g}" for name in ("params", "tokens", "flops")}
-        rows.append({"cell": cell or None, **sizes, "times": run["times"]})
+        shown = {key: run[key] for key in ("params", "tokens", "flops", "times")}
+        rows.append({"cell": cell or None} | shown)
     print_rows(rows, text=("cell",))
     say_some([f"warning: {words}" for words in chosen["warnings"]], "yellow")

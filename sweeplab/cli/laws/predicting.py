@@ -106,19 +106,17 @@ def predict(
         answer["left_out"] = {**left_out, **without}
         answer["sizes"] = []
         for target, seen in forecasts:
-            loss = seen.verdict.entry((seen.loss, seen.low, seen.high), "the loss of a run")
-            loss["law"] = assessed.law.name
+            loss = sealing.entry_of(assessed, seen)
             answer["sizes"].append({"cell": target.words, "at": dict(target.at), "loss": loss})
         if at:
             answer["sizes"][0] |= _best_values(read, asked)
     if seal and assessed:
         names = tuple(read.studies.specs) if read.studies else (source,)
         home = lab_folder(lab)
-        path = home / FILE_NAME
         entries, answer["warnings"] = sealing.seal(
-            path, names, read.counting, assessed, home, forecasts
+            names, read.counting, assessed, home, forecasts
         )
-        answer["ledger"] = str(path)
+        answer["ledger"] = str(home / FILE_NAME)
         answer["sealed"] = [
             {"number": entry.number, "sha256": entry.sha256, **entry.forecast}
             for entry in entries
@@ -134,10 +132,6 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> Prediction
     from sweeplab.records.folders import StudyFolder
 
     assert read.studies  # only of a study
-    if len(read.studies.specs) > 1:
-        raise BadInput(
-            f"--at {at} is a size of one study, not of {several(len(read.studies.specs), 'study')}"
-        )
     folder = find_study(lab, read.source)
     changes = [f"--at {part}" for part in at.split(",")]
     predicted = predict_size(folder, read.studies, read.points, changes, read.counting)
@@ -176,9 +170,9 @@ def _targets(
             counting = replace(counting, columns={}, where="")
         return sealing.cell_targets(read_study(file), lab_folder(lab), counting)
     if read.studies:
-        text = {name: data["text_digest"] for name, data in read.studies.data.items()}
+        data = read.studies.data
         digests = {
-            name: sealing.study_digest(spec, text[name])
+            name: sealing.study_digest(spec, data[name]["text_digest"])
             for name, spec in read.studies.specs.items()
         }
     counts = {role: asked[role] for role in COUNTS if role in asked}
@@ -189,10 +183,8 @@ def _print_prediction(answer: Facts) -> None:
     rows = []
     for size in answer["sizes"]:
         loss = size["loss"]
-        numbers = {"loss": loss["value"], "low": loss["low"], "high": loss["high"]}
-        rows.append(
-            {"size": size.get("name", size["cell"]), **numbers, "verdict": loss.get("verdict")}
-        )
+        row = {"size": size.get("name", size["cell"]), "loss": loss["value"]}
+        rows.append(row | {key: loss.get(key) for key in ("low", "high", "verdict")})
     print_rows(rows, text=_TEXT)
     size = answer["sizes"][0]
     if len(answer["sizes"]) == 1:
@@ -232,8 +224,8 @@ def verify(
     """
     from sweeplab.analysis import sealing
 
-    path = lab_folder(lab) / FILE_NAME
-    results = sealing.verify(path, lab_folder(lab), study or "", against)
+    home = lab_folder(lab)
+    path, results = home / FILE_NAME, sealing.verify(home, study or "", against)
     held = [outcome.is_held for outcome in results if outcome.is_held is not None]
     answer = {
         "ledger": str(path),

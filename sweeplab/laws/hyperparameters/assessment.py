@@ -58,7 +58,7 @@ class Searched(NamedTuple):
                 meaning += f", {listed(others)} held"
             draws = surface.exponents[:, k, self.j]
             entries[f"exponent of {size}"] = self.entry("exponent", draws, meaning)
-        largest = int(surface.runs.logs.sum(axis=1).argmax())
+        largest = surface.runs.logs.sum(axis=1).argmax()
         logs = {name: surface.runs.log_of(name)[largest] for name in surface.sizes}
         law = surface.optimum(logs, scatters=False)[:, self.j]
         meaning = f"the best {self.name} there, on the law"
@@ -70,7 +70,7 @@ class Searched(NamedTuple):
         value, low, high = (
             math.exp(end) for end in interval(self.surface.optima[:, c, self.j])
         )
-        return {"value": value, "low": low, "high": high, "edge": _EDGES[int(self.side[c])]}
+        return {"value": value, "low": low, "high": high, "edge": _EDGES[self.side[c]]}
 
 
 class HyperparameterLaws(NamedTuple):
@@ -81,18 +81,15 @@ class HyperparameterLaws(NamedTuple):
 
     def as_dict(self) -> Plain:
         """Return all as plain values."""
-        runs, surface, cells = self.surface.runs, self.surface, []
+        runs, cells = self.surface.runs, []
         for c in range(runs.n_cells):
             sizes = {name: math.exp(runs.log_of(name)[c]) for name in runs.sizes}
             best = {name: searched.cell(c) for name, searched in self.searched.items()}
             cells.append({**sizes, "n_trials": int((runs.cell == c).sum()), "best": best})
         return {
-            "conventions": dict(runs.said),
-            "dropped": dict(runs.dropped),
             "cells": cells,
             "searched": {
-                name: {"law": list(surface.sizes), "numbers": searched.numbers}
-                for name, searched in self.searched.items()
+                name: {"numbers": searched.numbers} for name, searched in self.searched.items()
             },
             "warnings": list(runs.notes),
         }

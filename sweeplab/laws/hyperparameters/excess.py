@@ -62,12 +62,11 @@ def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], Array | No
         if excess is None:
             return None
         runs, draws = excess
-        columns = {**points.columns, **points.shape}
         # A column at a time: a table may have thousands of points.
         far = np.zeros((points.n, runs.n_cells))
         for name in runs.sizes:
-            if name in columns:
-                far += (np.log(columns[name])[:, None] - runs.log_of(name)) ** 2
+            if name in points.columns:
+                far += (np.log(points.columns[name])[:, None] - runs.log_of(name)) ** 2
         return draws[:, far.argmin(1)]
 
     return record

@@ -49,8 +49,7 @@ _FOLLOWS = 0.999  # the correlation within cells of a value that is computed fro
 class SearchedRuns:
     """Runs with logs: searched values `x` [n, J], losses `y` [n], and the sizes of cells `logs` [C, k].
 
-    `cell` [n] is each run's. `said` describes the columns, `dropped` counts rows that are left out, and `notes` says
-    what was not searched. `seeds` [n] counts the runs whose mean a row is.
+    `cell` [n] is each run's. `notes` says what was not searched. `seeds` [n] counts the runs whose mean a row is.
     """
 
     names: tuple[str, ...]
@@ -59,8 +58,6 @@ class SearchedRuns:
     y: Array
     cell: Index
     logs: Array
-    said: Mapping[str, str]
-    dropped: Mapping[str, int]
     seeds: Array
     notes: tuple[str, ...] = ()
 
@@ -70,11 +67,9 @@ class SearchedRuns:
         return len(self.logs)
 
     def cell_name(self, c: int) -> str:
-        """Return a cell's name by its sizes; width and depth are said in place of params."""
-        shown = [name for name in (*reversed(SHAPE), "params", "tokens") if name in self.sizes]
-        if set(SHAPE) <= set(shown):
-            shown.remove("params")
-        return ",".join(f"{name}={rounded(math.exp(self.log_of(name)[c]))}" for name in shown)
+        """Return a cell's name by its sizes."""
+        logs = zip(self.sizes, self.logs[c], strict=True)
+        return ",".join(f"{name}={rounded(math.exp(log))}" for name, log in logs)
 
     def over(self, names: Sequence[str]) -> SearchedRuns:
         """Return the runs with some of the searched values; the others count as noise, and `notes` says so."""
@@ -112,7 +107,7 @@ class SearchedRuns:
         """Say where most cells have their best value j if that is at an end of the values tried; else nothing."""
         best = self.x[self.of_cells(self.y, "idxmin").astype(int), j]
         for end, where in (("min", "lowest"), ("max", "highest")):
-            n_there = int((np.abs(best - self.of_cells(self.x[:, j], end)) < 1e-3).sum())
+            n_there = (np.abs(best - self.of_cells(self.x[:, j], end)) < 1e-3).sum()
             if 2 * n_there > self.n_cells:
                 cells = several(self.n_cells, "cell")
                 return f"the {where} {self.names[j]} tried is the best in {n_there} of {cells}"
@@ -161,7 +156,6 @@ def runs_of_frame(
     roles = role_columns(known, counting.roles, source, taken=named.values())
     read = read_columns(frame, roles, source)
     values = {role: column.values for role, column in read.items()}
-    words = {role: column.words for role, column in read.items()}
     taken = {*(column.name for column in read.values()), *named.values()}
     settings = setting_columns(known, taken) | named
     for name in sorted(settings, key=lambda name: [*SEARCHED_NAMES, name].index(name)):
@@ -169,7 +163,6 @@ def runs_of_frame(
         values[name], bad = numbers_of(cells)
         if 0 < bad.mean() < 0.5:  # else a column of words
             raise BadInput(f"{source}: column {settings[name]!r} ({name}): {fault(cells, bad)}")
-        words[name] = f"column {settings[name]}"
     sizes = [name for name in SIZES if name in values]
     if not sizes:
         what = f"{source}: no column is a size; name params, tokens, n_embd or n_layer with --columns"
@@ -188,9 +181,6 @@ def runs_of_frame(
         raise BadInput(Problem(what, ", ".join(known), nearest("learning_rate", known)))
     is_positive = np.stack([values[name] > 0 for name in searched]).all(0)
     keep = is_run & is_positive
-    dropped = {}
-    if not keep.all():
-        dropped["without a loss, a size or a positive searched value"] = int((~keep).sum())
     logs, cell = _cells([np.log(values[name][keep]) for name in sizes], sizes)
     return SearchedRuns(
         names=tuple(searched),
@@ -199,9 +189,7 @@ def runs_of_frame(
         y=np.log(values["loss"][keep]),
         cell=cell,
         logs=logs,
-        said={name: words[name] for name in (*sizes, "loss", *searched)},
-        dropped=dropped,
-        seeds=np.ones(int(keep.sum())),
+        seeds=np.ones(keep.sum()),
         notes=notes,
     )
 

@@ -65,7 +65,6 @@ class Surface(NamedTuple):
     scatter: Array
     bent: Array
     optima: Array
-    window: float
     noise: float
     used: Rows
     sure: float  # share of the draws in which the loss has a minimum
@@ -297,7 +296,7 @@ class _Regression:
         density += np.repeat(np.log(np.gradient(scatters)), len(_BENT))
         shares = np.exp(density - density.max())
         counts = random.multinomial(N_DRAWS, shares / shares.sum())
-        drawn = [each.draws(int(n), random) for each, n in zip(posteriors, counts, strict=True)]
+        drawn = [each.draws(n, random) for each, n in zip(posteriors, counts, strict=True)]
         alone, bend, moves = self.parts(np.concatenate(drawn))
         kept = random.permutation(np.flatnonzero(np.linalg.eigvalsh(bend)[:, 0] > _LEAST_BEND))
         alone, bend, moves = alone[kept], bend[kept], moves[kept]
@@ -312,7 +311,6 @@ class _Regression:
             scatter=scatter,
             bent=bent,
             optima=self.terms @ self.law + away,
-            window=self.window,
             noise=self.noise,
             used=self.used,
             sure=len(kept) / N_DRAWS,

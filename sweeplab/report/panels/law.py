@@ -78,7 +78,7 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
             shown=shown_of(entries),
             notes=(
                 rows,
-                *map(sentence, (plain["misfit"]["says"], plain["holdout"][0]["says"])),
+                *map(sentence, (plain["misfit"]["says"], plain["holdout"]["says"])),
             ),
             warnings=assessment.warnings,
             method=about_fit(assessment),
@@ -164,9 +164,9 @@ def about_fit(assessment: Assessment) -> dict[str, str]:
     """Return how a law was fitted: formula, source, intervals, verdicts, conventions, rows left out."""
     fit, law, points = assessment.fit, assessment.law, assessment.raw
     noise = "Rows are treated as independent."
-    if fit.grouped_by:
+    if fit.groups is not None:
         share = float(np.median(fit.draws.shared))
-        noise = f"Rows of one {fit.grouped_by} share {share:.0%} of the errors' variance."
+        noise = f"Rows of one params share {share:.0%} of the errors' variance."
     return {
         "Law": f"{law.name}: {law.formula}",
         "Source": f"{law.source}.",
@@ -182,7 +182,7 @@ def about_fit(assessment: Assessment) -> dict[str, str]:
         "Conventions": "; ".join(
             f"{name}: {what}" for name, what in points.conventions.items()
         ),
-        "Rows": f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}",
+        "Rows": f"{assessment.points.n:,} fitted; left out: {counts(points.dropped) or 'none'}",
     }
 
 
@@ -372,7 +372,7 @@ def _band(
         if x > high * (1 + 1e-9):
             what = "beyond"
             if not there.verdict.identified:
-                return rows, there.verdict.reason
+                return rows, there.verdict.words
         rows.append(
             {"what": what, "x": x}
             | dict(zip(("loss", "low", "high"), there.shown, strict=True))
