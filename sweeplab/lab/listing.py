@@ -84,7 +84,7 @@ def study_state(folder: StudyFolder) -> StudyState:
     Raises:
         BadInput: its storage cannot be read.
     """
-    from sweeplab.lab.storage import count_trials, last_start
+    from sweeplab.lab.storage import TrialCounts, count_trials, last_start
 
     phase, status, is_extended = "run", "", False
     commands = last_start(folder)
@@ -114,7 +114,7 @@ def study_state(folder: StudyFolder) -> StudyState:
     states = sum((each.states for each in counts.values()), Counter[str]())
     if states["enqueued"] or (states[RunState.WAITING] and not is_over_time):
         return StudyState.WAITING
-    n_counted = sum(each.counted for each in counts.values())
+    n_counted = TrialCounts(states).counted
     if n_counted and states[RunState.DIVERGED] == n_counted:
         return StudyState.DIVERGED
     n_planned = sum(limit or 0 for limit in limits.values())
@@ -150,7 +150,7 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
         BadInput: there is no such study; offers the nearest name.
     """
     folder = StudyFolder(lab_folder(lab), name)
-    if folder.has_started and is_name(name):
+    if is_name(name) and folder.has_started:
         return folder
     names = sorted({*study_names(folder.lab), *(each.stem for each in files_here())})
     what = f"no study {name!r} in {folder.lab}"

@@ -147,11 +147,10 @@ def rename_studies(url: str, old: str, new: str) -> None:
     """
     import optuna
 
-    names = optuna.get_all_study_names(url)
-    for name in names:
+    for name in optuna.get_all_study_names(url):
         if name.startswith(old):
-            renamed = new + name[len(old) :]
-            if renamed in names:  # an earlier copy, which may be a part only
+            renamed = new + name.removeprefix(old)
+            with suppress(KeyError):  # there may be an earlier copy, perhaps of a part only
                 optuna.delete_study(study_name=renamed, storage=url)
             optuna.copy_study(
                 from_study_name=name, from_storage=url, to_storage=url, to_study_name=renamed
