@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput
 
 PRIVATE = 0o700  # the mode of a folder that nobody else may enter
 _NOBODY = 65534  # as whom a container shows the owner of the machine's folders
@@ -85,24 +85,6 @@ def _others_write(state: os.stat_result) -> bool:
 _labs: set[Path] = set()
 
 
-# An address, which is no path; `hf:/x` is what a path makes of `hf://x`.
-_ADDRESS = re.compile(r"(?:hf|https?|ftp|s3|gs)://?")
-DOWNLOAD_FIRST = "a path: download the file first, and give the path where you put it"
-
-
-def is_address(place: str) -> bool:
-    """Return whether a text is an address where a file or folder is meant."""
-    return bool(_ADDRESS.match(place))
-
-
-def check_is_path(place: str) -> None:
-    """Refuse an address where a file or folder is meant."""
-    if is_address(place):
-        raise BadInput(
-            Problem(f"{place} is an address, and nothing is downloaded", DOWNLOAD_FIRST)
-        )
-
-
 def keep_inside(lab: Path) -> None:
     """Write files of a lab, from now on, only where no link leads out of it."""
     _labs.add(lab.absolute())
@@ -147,12 +129,9 @@ def shipped(name: str) -> Path:
 
 def machine() -> str:
     """Return an id of this machine since its last boot; all containers of a machine share it."""
-    if _BOOT.exists():
-        return _BOOT.read_text().strip()
-    return platform.node()
+    return process_space()[0] or platform.node()
 
 
-@cache
 def process_space() -> tuple[str, str]:
     """Return what tells this kernel's numbers of processes from those of another kernel or container."""
     with suppress(OSError):

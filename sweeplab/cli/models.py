@@ -11,7 +11,6 @@ from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, print_answer, print_json, print_rows
 from sweeplab.errors import BadInput, Problem, conflict
-from sweeplab.files import check_is_path
 from sweeplab.formatting import several
 from sweeplab.records.folders import lab_folder
 from sweeplab.records.runs import MEASURED_ON
@@ -294,7 +293,6 @@ def import_hf(
     """
     from sweeplab.hf.folders import import_folder
 
-    check_is_path(str(folder))
     place, name = lab_folder(lab), name or folder.resolve().name
     check_imported_name(place, name)
     target = imported_folder(place, name)

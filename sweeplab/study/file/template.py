@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import check_is_path
 from sweeplab.formatting import duration, several, yaml_text
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter, defaults
 from sweeplab.study.file.entries import takes_share
@@ -128,7 +127,6 @@ def section_of(place: str, folder: Path, **keys: Any) -> dict[str, Any]:
     """Return the section `data` of a study file in a folder, for a file, folder, glob, or files of tokens."""
     from sweeplab.data.source import SUFFIXES
 
-    check_is_path(place)
     path = Path(place)
     in_folder = (path / f"train{suffix}" for suffix in SUFFIXES)
     are_tokens = path.suffix in SUFFIXES or any(file.is_file() for file in in_folder)
