@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from sweeplab.report.headline import BestTrial, Headline
     from sweeplab.report.style import Figure
     from sweeplab.study.spec import StudySpec
-    from sweeplab.tracking.models import Published
 
 
 # The first columns of a table: a run's name and how it ended.
@@ -51,16 +50,9 @@ class Results:
         frame = runs_table(self.folder.lab, self.folder.name)
         study = self.folder.read(self.folder.canonical_file)
         changed = (name for cell in study.get("cells", ()) for name in cell)
-        varied = [
-            name
-            for name in (*study["grid"], *changed, *study["search"])
-            if name in frame and len({*map(str, frame[name])}) > 1
-        ]
-        return frame[[*dict.fromkeys([*_FIRST, *varied, *frame])]]
-
-    def trials_dataframe(self) -> pd.DataFrame:
-        """Return `trials`, by the name that it has in Optuna."""
-        return self.trials()
+        varied = (*study["grid"], *changed, *study["search"])
+        known = (name for name in varied if name in frame)
+        return frame[[*dict.fromkeys([*_FIRST, *known, *frame])]]
 
     @property
     def best(self) -> BestTrial | None:
@@ -267,17 +259,6 @@ class Study(Results):
     def report(self, page: str = "scaling", single_file: bool = False) -> Path:
         """Write a page of the study, scaling or sweep, as `sweeplab report` does, and return its file."""
         return write_report(page, self.lab, [self.folder.name], single_file=single_file)
-
-    def publish(self, cell: str | None = None, name: str | None = None) -> Published:
-        """Register the best trial's model, of the study or of a cell, in MLflow's registry, with the alias `best`.
-
-        Raises:
-            BadInput: no trial has ended, or the best trial kept no checkpoint.
-            TrackingUnavailable: MLflow does not answer.
-        """
-        from sweeplab.lab.studies import publish
-
-        return publish(self.folder, cell, name)
 
     def extend(
         self,

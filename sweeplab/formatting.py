@@ -180,14 +180,6 @@ def duration(seconds: float) -> str:
     )
 
 
-def bytes_in_words(count: float) -> str:
-    """Write a number of bytes: 134 MB, 1.2 GB."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} bytes"
-
-
 def visible(text: str) -> str:
     """Write a text from anywhere for a terminal: control characters as escapes, such as \\x1b; lines and tabs stay."""
     return _STEERING.sub(lambda match: ascii(match[0])[1:-1], text)

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, Self, TypeGuard, cast
 
@@ -19,17 +19,18 @@ Kind = Literal["int", "float", "bool", "str", "floats"]
 AUTO = "auto"
 TRANSFORMER = "transformer"  # the value of `model` that is no plugin's
 TOKENS_PER_EVAL_ITER = 1024
-CATEGORIES = {
-    "data": "Data",
-    "model": "Model",
-    "training": "Training loop",
-    "optimizer": "Optimizer",
-    "scheduler": "LR scheduler",
-    "precision": "Precision / hardware",
-    "validation": "Validation / early stop",
-    "logging": "Checkpoint / logging",
-    "generation": "Generation",
-}
+# In the order of the table.
+CATEGORIES = (
+    "data",
+    "model",
+    "training",
+    "optimizer",
+    "scheduler",
+    "precision",
+    "validation",
+    "logging",
+    "generation",
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,11 @@ class Hyperparameter:
     @property
     def default(self) -> Any:
         """Return the value that a run has where a study does not set the row."""
-        return _default(self.sample, self.automatic, self.off)
+        if self.automatic:
+            return AUTO
+        if self.off:
+            return None
+        return self.sample
 
     @property
     def allowed(self) -> str:
@@ -156,18 +161,8 @@ def is_written_number(text: str) -> bool:
 
 def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     """Declare a row of the table as a dataclass field, which gives the row its name and type."""
-    metadata = {"category": category, "sample": sample, "meaning": meaning, **rest}
-    return field(
-        default=_default(sample, rest.get("automatic"), rest.get("off")), metadata=metadata
-    )
-
-
-def _default(sample: Any, automatic: bool | None, off: bool | None) -> Any:
-    if automatic:
-        return AUTO
-    if off:
-        return None
-    return sample
+    declared = Hyperparameter("", category, "str", sample, meaning, **rest)
+    return field(default=declared.default, metadata={"row": declared})
 
 
 # A row of each category.
@@ -373,7 +368,7 @@ class Hyperparameters(ModelHyperparameters):
         """Return an instance with these values; missing rows get their defaults, unknown names are ignored."""
         # A plan creates many instances, and a frozen dataclass's __init__ is slow.
         made = cls.__new__(cls)
-        vars(made).update(_DEFAULTS, **{name: values[name] for name in TABLE if name in values})
+        vars(made).update({name: values.get(name, row.default) for name, row in TABLE.items()})
         return made
 
     @classmethod
@@ -411,13 +406,15 @@ class Hyperparameters(ModelHyperparameters):
 def _table() -> dict[str, Hyperparameter]:
     rows, of_model = [], {row.name for row in fields(ModelHyperparameters)}
     for row in fields(Hyperparameters):
-        kind, *none = str(row.type).replace("tuple[float, float]", "floats").split(" | ")
-        metadata = {"shape": row.name in of_model, **row.metadata}
+        name, *none = str(row.type).replace("tuple[float, float]", "floats").split(" | ")
+        declared: Hyperparameter = row.metadata["row"]
+        shape = declared.shape or row.name in of_model
         rows.append(
-            Hyperparameter(row.name, kind=cast(Kind, kind), optional=bool(none), **metadata)
+            replace(
+                declared, name=row.name, kind=cast(Kind, name), optional=bool(none), shape=shape
+            )
         )
-    categories = list(CATEGORIES)
-    rows.sort(key=lambda row: categories.index(row.category))
+    rows.sort(key=lambda row: CATEGORIES.index(row.category))
     return {row.name: row for row in rows}
 
 
@@ -514,13 +511,9 @@ def canonical(name: str) -> str:
 def add_row(added: Hyperparameter) -> None:
     """Add a row that a plug-in defines; runs that do not set it have its default."""
     TABLE[added.name] = added
-    _DEFAULTS[added.name] = added.default
     setattr(Hyperparameters, added.name, added.default)
-
-
-_DEFAULTS = {name: each.default for name, each in TABLE.items()}
 
 
 def defaults() -> dict[str, Any]:
     """Return every hyperparameter's default, by name, in the table's order."""
-    return dict(_DEFAULTS)
+    return {name: row.default for name, row in TABLE.items()}

@@ -151,9 +151,12 @@ def is_allowed(*parts: str) -> bool:
 
 
 def allow(*parts: str) -> None:
-    """Remember that the user allows these parts together; removing the file forgets it."""
+    """Remember that the user allows these parts together; removing the file forgets it.
+
+    A worker remembers nothing: its user has allowed them where the study was started.
+    """
     file = _file_of(parts)
-    if file is None or file.exists():
+    if file is None or is_allowed(*parts):
         return
     with suppress(OSError):  # a home that cannot be written: the user is asked again
         make_folder(file.parent, PRIVATE)

@@ -52,7 +52,6 @@ from sweeplab.files import read_bytes
 from sweeplab.hyperparameters import (
     TABLE,
     Hyperparameter,
-    Kind,
     add_row,
     canonical,
 )
@@ -86,7 +85,6 @@ _CHOSEN = {
     "optimizer": "optimizer",
     "schedule": "scheduler_type",
 }
-_TYPES: Mapping[Any, Kind] = {int: "int", float: "float", bool: "bool", str: "str"}
 _EMPTY = {field.name: field.default for field in fields(Hyperparameter)}
 # Every part that was added in this process, in order: its kind, its name, the part.
 added: list[tuple[str, str, Any]] = []
@@ -247,14 +245,14 @@ def model(name: str, settings: type | None = None) -> Callable[[_Part], _Part]:
 
 def _row(model: str, field: Field[Any], hint: Any) -> Hyperparameter:
     choices: tuple[str, ...] = get_args(hint) if get_origin(hint) is Literal else ()
-    kind = _TYPES.get(str if choices else hint)
-    if kind is None or field.default is MISSING:
-        what = f"{field.name} of model {model} is declared as {getattr(hint, '__name__', hint)}"
+    kind: Any = "str" if choices else getattr(hint, "__name__", hint)
+    if kind not in ("int", "float", "bool", "str") or field.default is MISSING:
+        what = f"{field.name} of model {model} is declared as {kind}"
         raise ValueError(
             f"{what}; allowed: int, float, bool, str or a Literal of texts, each with a default"
         )
-    if canonical(field.name) != field.name:
-        known = canonical(field.name)
+    known = canonical(field.name)
+    if known != field.name:
         raise ValueError(
             f"{field.name} of model {model} is another name of {known}: read values.{known}"
         )
@@ -372,16 +370,13 @@ def add_names(
 
     `rows` has the rows of hyperparameters as plain values, if they were recorded.
     """
+    from pydantic import TypeAdapter  # slow to import
+
     known = _names_added()
     for name in provides.get("hyperparameter", ()):
-        with suppress(TypeError, ValueError):  # a damaged row is one that is not known
+        with suppress(ValueError):  # a damaged row is one that is not known
             if name in rows and name not in TABLE:
-                lists = {
-                    key: tuple(value)
-                    for key, value in rows[name].items()
-                    if isinstance(value, list)
-                }
-                row = Hyperparameter(**{**rows[name], **lists, "name": name})
+                row = TypeAdapter(Hyperparameter).validate_python({**rows[name], "name": name})
                 row.check(row.sample)
                 add("hyperparameter", name, row)
     for kind in KINDS:
@@ -433,9 +428,8 @@ class Code:
         return permissions.is_allowed(_KIND, self.digest)
 
     def allow(self) -> None:
-        """Remember that the user allows this code; a worker's user has allowed it where the study was started."""
-        if not self.is_allowed:
-            permissions.allow(_KIND, self.digest)
+        """Remember that the user allows this code."""
+        permissions.allow(_KIND, self.digest)
 
     def parts(self) -> list[tuple[str, str, Any]]:
         """Execute the code once in this process, and return the parts that it registers: kind, name, part.
@@ -469,13 +463,8 @@ def import_allowed(place: str, digest: str) -> bool:
     Raises:
         BadInput: the code raises.
     """
-    if (place, digest) in _imported:
-        return True
-    try:
+    with suppress(OSError):
         code = Code.at(place)
-    except OSError:
-        return False
-    if code.digest != digest or not code.is_allowed:
-        return False
-    code.parts()
-    return True
+        if code.digest == digest and code.is_allowed:
+            code.parts()
+    return (place, digest) in _imported

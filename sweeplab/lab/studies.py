@@ -262,7 +262,7 @@ def summarize(folder: StudyFolder, state: str) -> StudySummary:
     return summary
 
 
-def publish(folder: StudyFolder, cell: str | None = None, name: str | None = None) -> Published:
+def publish(folder: StudyFolder, cell: str | None = None) -> Published:
     """Register the model of the best trial, of the study or of a cell, in MLflow's registry, with the alias `best`.
 
     Raises:
@@ -276,9 +276,7 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     if not run.checkpoint():
         keep = "track: {checkpoints: best} keeps one"
         raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
-    return publish_model(
-        folder.lab, folder.name, tracking_uri_of(folder), run, name or folder.name
-    )
+    return publish_model(folder.lab, folder.name, tracking_uri_of(folder), run)
 
 
 def keep_note(folder: StudyFolder, text: str, trial: tuple[str, int] | None = None) -> Done:

@@ -189,10 +189,8 @@ class Published:
     is_new: bool
 
 
-def publish_model(
-    lab: Path, study: str, uri: str | None, run: RunFolder, name: str
-) -> Published:
-    """Register a run's model as the newest version of a name, with the alias `best`, unless it already is.
+def publish_model(lab: Path, name: str, uri: str | None, run: RunFolder) -> Published:
+    """Register a run's model as the newest version of its study's name, with the alias `best`, unless it already is.
 
     Raises:
         BadInput: tracking has no such run.
@@ -201,7 +199,7 @@ def publish_model(
     from mlflow.exceptions import MlflowException
 
     experiment, start, checkpoint = (
-        Experiment(lab, study, uri),
+        Experiment(lab, name, uri),
         run.read_start(),
         run.checkpoint(),
     )
@@ -210,7 +208,7 @@ def publish_model(
     client, tags = experiment.client, {CELL: start.cell, WEIGHTS: digest}
     with reaching(experiment.uri):
         if not experiment.find():
-            raise BadInput(f"no study {study!r} in {experiment.place}")
+            raise BadInput(f"no study {name!r} in {experiment.place}")
         try:
             newest = client.get_model_version_by_alias(name, ALIAS)
         except MlflowException:  # no such model, or no version with the alias

@@ -1,13 +1,12 @@
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.study.file.parse import MAX_BYTES, MAX_DEPTH, MAX_NODES
-from sweeplab.study.file.reading import read_study, read_text
+from sweeplab.study.file.reading import read_study
 from sweeplab.study.values import Choices, Derived, Range
 
 WHOLE = """\

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import duration, several, yaml_text
-from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter, defaults
+from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, defaults
 from sweeplab.study.file.entries import takes_share
 from sweeplab.study.options import PRUNERS, SAMPLERS, AlgorithmRow
 from sweeplab.study.problems import LENGTHS, SECTIONS, shown
@@ -278,7 +278,7 @@ def _of_rows(rows: list[Hyperparameter], write: Callable[[Hyperparameter], Schem
     written = {}
     for row in rows:
         unit = f" [{row.unit}]" if row.unit else ""
-        text = f"{row.meaning}{unit}. {CATEGORIES[row.category]}; {row.allowed}; default {shown(row.default)}"
+        text = f"{row.meaning}{unit}. {row.category.capitalize()}; {row.allowed}; default {shown(row.default)}"
         written[row.name] = {"description": text, **write(row)}
     return {"type": "object", "properties": written, "additionalProperties": False}
 
