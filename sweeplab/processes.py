@@ -1,8 +1,7 @@
 """How interpreters are started: without modules of the working folder, with private parts of libraries or not.
 
 A private part is faster than what its library offers publicly, and may change with any version. Each library has one
-file for them, with a public way behind the same calls: Optuna `lab/tables.py`, torch `train/program.py`. A file's
-`why_public` says why its public way is taken.
+file for them, with a public way behind the same calls: Optuna `lab/tables.py`, torch `train/program.py`.
 """
 
 from __future__ import annotations

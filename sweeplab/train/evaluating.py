@@ -69,10 +69,8 @@ def dense_losses(
 
 def compiled_losses(program: Program, transformer: Transformer) -> Callable[..., Tensor]:
     """Return a replacement for a transformer's `losses` that uses the compiled `dense_losses` where a batch fits."""
-    names, length = (
-        [weight.name for weight in transformer.layout.weights],
-        transformer.shape.block_size,
-    )
+    names = [weight.name for weight in transformer.layout.weights]
+    length = transformer.shape.block_size
     size = (rows_together(length), length)
 
     def losses(

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,7 @@ def compiles_whole(values: Hyperparameters) -> bool:
         and values.optimizer in COMPILED
         and not objective_of(values).has_own("loss")
     )
-    return can_trace and not why_no_programs()
+    return can_trace and not switched_off()
 
 
 def compiling_pays(values: Hyperparameters, n_steps: float) -> bool:
@@ -163,34 +162,6 @@ def _sources() -> str:
 
 # The number of runs in a traced stack. Models have no such size; it would be traced as the number of runs.
 N_TRACED = 5
-# The files of torch that compiling ahead of time needs, and the names in them.
-_COMPILER = {
-    "_dispatch/python.py": "enable_python_dispatcher",
-    "_dynamo/source.py": "ConstantSource",
-    "_inductor/compile_fx.py": "compile_fx_aot",
-    "_subclasses/fake_tensor.py": "FakeTensorMode",
-    "_C/_aoti.pyi": "AOTIModelContainerRunnerCpu",
-}
-
-
-def why_no_programs() -> str:
-    """Return why no step is compiled ahead of time; empty where it can be."""
-    return switched_off() or _lacking()
-
-
-@cache
-def _lacking() -> str:
-    """Return which names of the compiler's files this torch lacks; importing it takes seconds."""
-    spec = find_spec("torch")
-    assert spec is not None and spec.origin is not None
-    lacking = []
-    for file, name in _COMPILER.items():
-        path = Path(spec.origin).parent / file
-        if not path.exists() or name not in path.read_text(encoding="utf-8"):
-            lacking.append(name)
-    if lacking:
-        return f"this version of torch has no {', '.join(lacking)}"
-    return ""
 
 
 def compile_ahead(
@@ -212,9 +183,6 @@ def compile_ahead(
     )
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    assert len({*map(id, inputs)}) == len(inputs), (
-        "the same tensor twice would be traced as one input"
-    )
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False, allow_non_fake_inputs=True)
 
     def fake(index: int, tensor: Tensor) -> Tensor:

@@ -24,8 +24,6 @@ from sweeplab.model.shape import ModelShape, settled
 
 ShapeKey = tuple[tuple[str, Any], ...]
 
-# The optimizers of muP's table: each element's step is about as large as the learning rate.
-MUP_OPTIMIZERS = ("adamw", "lion")
 # Conditions on a run's hyperparameters besides their own bounds, written like a study's constraints.
 REQUIREMENTS = (
     "batch_size % grad_accum == 0",
@@ -33,12 +31,8 @@ REQUIREMENTS = (
     "model == 'transformer' or compile != True",
     # It is told of no padding.
     "model == 'transformer' or family == 'decoder' or objective == 'masked'",
-    " or ".join(
-        [
-            "parametrization == 'standard'",
-            *(f"optimizer == '{name}'" for name in MUP_OPTIMIZERS),
-        ]
-    ),
+    # The optimizers of muP's table: each element's step is about as large as the learning rate.
+    "parametrization == 'standard' or optimizer == 'adamw' or optimizer == 'lion'",
 )
 # The torch optimizers of plugins, by name.
 MADE_FROM_VALUES: set[str] = set()

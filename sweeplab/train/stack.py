@@ -119,7 +119,7 @@ class Stack:
             self._way = lambda inputs: programs[0](inputs.tensors())
         # Experts are not staged, because they read from the device how many tokens each gets; a plugin's may read too.
         elif not on_cpu and like.n_expert == 1 and like.model == TRANSFORMER:
-            self._way = StagedStep(self._step, self._rows, self.device)
+            self._way = StagedStep(self._step, self._rows)
         self._norms = LayerNorms(self._step, self._rows) if tracks_gradients else None
 
     def __len__(self) -> int:

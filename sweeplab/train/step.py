@@ -148,7 +148,7 @@ class TrainingLoss:
 def autocast_of(like: Hyperparameters) -> Autocast:
     """Return the context in which a run's passes compute; on a CPU the transformer chooses the products in bfloat16."""
     if like.dtype == "bfloat16" and like.device != "cpu":
-        return partial(torch.autocast, torch.device(like.device).type, torch.bfloat16)
+        return partial(torch.autocast, like.device, torch.bfloat16)
     return nullcontext
 
 
@@ -205,7 +205,8 @@ class TrainStep:
         norms = gradient_norms(gradient)
         clip_(gradient, norms, columns["limit"].float())
         state = {name: rows[name] for name in self.optimizer.buffers()}
-        self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
+        rates = Rates(*(columns[name] for name in Rates._fields))
+        self.optimizer.update_(rows["weights"], gradient, state, rates)
         rows["loss"].add_(losses[:, None])
         rows["norm"].add_(norms[:, None])
 
@@ -254,10 +255,8 @@ class StagedStep:
     get the inputs of the first run. Their results are never read, because a new run overwrites its whole row.
     """
 
-    def __init__(
-        self, step: TrainStep, rows: Mapping[str, Tensor], device: torch.device
-    ) -> None:
-        self._step, self._rows, self._device = step, rows, device
+    def __init__(self, step: TrainStep, rows: Mapping[str, Tensor]) -> None:
+        self._step, self._rows, self._device = step, rows, rows["weights"].device
 
     def __call__(self, inputs: StepInputs) -> None:
         """Copy the inputs, and take the step."""

@@ -9,7 +9,6 @@ from sweeplab.model.layout import Layout, Weight
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.optimizers import OPTIMIZERS, Rates
-from sweeplab.train.run import MUP_OPTIMIZERS
 
 
 def shape(n_embd, **changed):
@@ -106,7 +105,7 @@ def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not():
     assert ours.abs().mean() > 0.5  # the bias
 
 
-@pytest.mark.parametrize("name", MUP_OPTIMIZERS)
+@pytest.mark.parametrize("name", ["adamw", "lion"])
 def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name):
     ends = {}
     for way in ("standard", "mup"):

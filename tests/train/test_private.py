@@ -4,21 +4,7 @@ import pytest
 from train.test_stack import train_in_stacks_of
 
 from sweeplab.processes import VARIABLE
-from sweeplab.train import program
-from sweeplab.train.program import compiles_whole
 from sweeplab.train.run import TrainingRun
-
-
-def test_a_compiler_that_lacks_a_part_is_not_used(unlike, monkeypatch):
-    values = unlike("P", compile=True, device="cpu")[0].values
-    assert compiles_whole(values) and program.why_no_programs() == ""
-    monkeypatch.setattr(
-        program, "_COMPILER", {"_inductor/compile_fx.py": "compile_fx_ahead_of_all"}
-    )
-    program._lacking.cache_clear()
-    assert program.why_no_programs() == "this version of torch has no compile_fx_ahead_of_all"
-    assert not compiles_whole(values)
-    program._lacking.cache_clear()
 
 
 @pytest.mark.slow

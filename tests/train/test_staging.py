@@ -40,7 +40,7 @@ def test_buckets_are_powers_of_two_within_the_stack():
 def staged(stack):
     optimizer = type(stack._step.optimizer)(stack.transformer.layout)
     taken = replace(stack._step, optimizer=optimizer)
-    stack._way = StagedStep(taken, stack._rows, stack.device)
+    stack._way = StagedStep(taken, stack._rows)
     return stack
 
 
