@@ -22,8 +22,7 @@ from sweeplab.sweep.progress import StudyProgress, ended_in_words
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.analysis.differences import CellConfirmed
-    from sweeplab.analysis.predicting import Prediction, Transferred
+    from sweeplab.analysis.predicting import Prediction
     from sweeplab.lab.studies import Done
     from sweeplab.report.data import ReportData
     from sweeplab.report.headline import BestTrial, Headline
@@ -213,48 +212,6 @@ class Study(Results):
         if errors and status == "complete":
             status = "failed"
         return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)
-
-    def confirm(
-        self,
-        top: int = 3,
-        seeds: int = 5,
-        run: Callable[[Study], str] = lambda study: study.run().status,
-    ) -> list[CellConfirmed]:
-        """Train the best configurations again with fresh seeds, and score the winner of each cell on the test split.
-
-        `top` configurations of each cell race on that many fresh `seeds`. `run` runs the studies that train them, and
-        returns their status.
-
-        Raises:
-            BadInput: no trial of the study has a value, or it was confirmed with other numbers of seeds.
-            Interrupted: a study that trains them did not end; calling this again continues from there.
-        """
-        from sweeplab.analysis.differences import confirmed_cells
-        from sweeplab.sweep.confirming import confirm
-
-        confirmed = confirm(
-            self.folder, self.spec, top, seeds, lambda spec: run(Study(spec, self.lab))
-        )
-        return confirmed_cells(confirmed)
-
-    def transfer(
-        self,
-        ladder: float = 4.0,
-        run: Callable[[Study], str] = lambda study: study.run().status,
-    ) -> list[Transferred]:
-        """Tune the small sizes of the grid, predict the largest, seal and train it, and return what that cost.
-
-        The held-out size is trained with the predicted learning rate and with others, up to a factor of `ladder` below
-        and above. `run` runs the studies, and returns their status.
-
-        Raises:
-            BadInput: the grid has no size to hold out, no learning rate is searched, or a study cannot start.
-            Interrupted: a study did not end; calling this again continues from there.
-        """
-        from sweeplab.analysis.predicting import transfer
-
-        check_reach(self.spec, self.lab)
-        return transfer(self.spec, self.lab, lambda spec: run(Study(spec, self.lab)), ladder)
 
     def report(self, page: str = "scaling", single_file: bool = False) -> Path:
         """Write a page of the study, scaling or sweep, as `sweeplab report` does, and return its file."""

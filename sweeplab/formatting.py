@@ -180,6 +180,13 @@ def duration(seconds: float) -> str:
     )
 
 
+def bytes_in_words(count: float) -> str:
+    """Write a number of bytes: 134.5 MB, 1.2 GB."""
+    from rich.filesize import decimal  # slow to import
+
+    return decimal(int(count))
+
+
 def visible(text: str) -> str:
     """Write a text from anywhere for a terminal: control characters as escapes, such as \\x1b; lines and tabs stay."""
     return _STEERING.sub(lambda match: ascii(match[0])[1:-1], text)

@@ -19,11 +19,9 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from rich.filesize import decimal as bytes_in_words
-
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import opened
-from sweeplab.formatting import listed, several, several_named
+from sweeplab.formatting import bytes_in_words, listed, several, several_named
 
 # ------------------------------------------------------------------ the files at a path of the user
 

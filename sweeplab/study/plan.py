@@ -15,11 +15,10 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
-from rich.filesize import decimal as bytes_in_words
 
 from sweeplab.data import TASK, have_one_task
 from sweeplab.errors import BadInput
-from sweeplab.formatting import several
+from sweeplab.formatting import bytes_in_words, several
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, is_number
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.filesize import decimal as bytes_in_words
-
 from sweeplab import permissions
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.formats import user_files
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import existing, free_bytes, to_delete
-from sweeplab.formatting import several_named, without_password, yaml_text
+from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import inputs, plan

@@ -13,11 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.filesize import decimal as bytes_in_words
-
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import StorageUnavailable
-from sweeplab.formatting import several
+from sweeplab.formatting import bytes_in_words, several
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.events import Event, StudyNotice
 from sweeplab.records.folders import StudyFolder

@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from sweeplab import load_study
+from sweeplab import Study, load_study
 from sweeplab.analysis.ledger import FILE_NAME, read_ledger
+from sweeplab.analysis.predicting import transfer
 from sweeplab.lab.listing import study_names
 from sweeplab.sweep.confirming import Interrupted
 
@@ -31,12 +32,12 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     study = load_study(folder / "tiny.yaml", lab=lab)
     ran = []
 
-    def killed(other):
-        ran.append(other.spec.name)
-        return other.run().status if len(ran) == 1 else "interrupted"
+    def killed(spec):
+        ran.append(spec.name)
+        return Study(spec, lab).run().status if len(ran) == 1 else "interrupted"
 
     with pytest.raises(Interrupted):
-        study.transfer(run=killed)
+        transfer(study.spec, lab, killed, 4.0)
     assert ran == ["tiny-transfer", "tiny-transfer-n_embd32"]
     made = (lab / "studies" / ran[0] / "predicted" / "n_embd32.json").read_text()
     words = ("study", "transfer", "tiny.yaml", "--ladder", "2", "--quiet")

@@ -5,9 +5,9 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from rich.filesize import decimal as bytes_in_words
 
 from sweeplab.errors import BadInput
+from sweeplab.formatting import bytes_in_words
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape

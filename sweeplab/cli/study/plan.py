@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.filesize import decimal as bytes_in_words
-
 from sweeplab import load_study
 from sweeplab.cli import options
 from sweeplab.cli.options import flag
@@ -22,7 +20,7 @@ from sweeplab.cli.printing import (
     workers_in_words,
 )
 from sweeplab.errors import BadInput, Problem, conflict
-from sweeplab.formatting import duration, several, several_named, yaml_text
+from sweeplab.formatting import bytes_in_words, duration, several, several_named, yaml_text
 from sweeplab.records.folders import lab_folder
 
 if TYPE_CHECKING:

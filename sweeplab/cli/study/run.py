@@ -200,10 +200,19 @@ def transfer(
         allow_plugins=allow_plugins,
     )
     say_start(f"reading the data of {file}", quiet)
+    from sweeplab.analysis.predicting import transfer as transferred
     from sweeplab.cli.study.view import followed
+    from sweeplab.sweep.planning import check_reach
 
+    check_reach(study.spec, study.lab)
     again = shlex.join(["sweeplab", *sys.argv[1:]])
-    done = followed(lambda run: study.transfer(ladder, run), again, as_json, quiet)
+    done = followed(
+        study.lab,
+        lambda run: transferred(study.spec, study.lab, run, ladder),
+        again,
+        as_json,
+        quiet,
+    )
     answer = {"study": study.spec.name, "sizes": [size.as_dict() for size in done]}
     print_answer((answer, _print_transferred), as_json)
 

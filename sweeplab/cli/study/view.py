@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from sweeplab.analysis.differences import confirmed_cells
 from sweeplab.api import Study
 from sweeplab.cli.printing import (
     console,
@@ -40,6 +42,7 @@ from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.headline import read_headline
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.progress import StudyProgress, ended_in_words, time_left, watch_study
 from sweeplab.sweep.worker import leaving_signals
 
@@ -293,7 +296,11 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
 
 
 def followed(
-    do: Callable[[Callable[[Study], str]], Result], again: str, as_json: bool, quiet: bool
+    lab: Path,
+    do: Callable[[Callable[[StudySpec], str]], Result],
+    again: str,
+    as_json: bool,
+    quiet: bool,
 ) -> Result:
     """Return what `do` returns, and show the progress of each study that it runs by the function that it is given.
 
@@ -306,9 +313,9 @@ def followed(
     outlive_readers()
     with _interrupts(as_json, quiet) as (follow, interrupts):
 
-        def run(other: Study) -> str:
-            with follow(other.spec.name) as update:
-                return other.run(update, interrupts).status
+        def run(spec: StudySpec) -> str:
+            with follow(spec.name) as update:
+                return Study(spec, lab).run(update, interrupts).status
 
         try:
             return do(run)
@@ -319,12 +326,22 @@ def followed(
 
 def confirm_with_view(study: Study, top: int, seeds: int, as_json: bool, quiet: bool) -> int:
     """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
-    again = study.folder.command("confirm")
-    cells = followed(lambda run: study.confirm(top, seeds, run), again, as_json, quiet)
+    # Imported here because it imports torch, for which `run` need not wait.
+    from sweeplab.sweep.confirming import confirm
+
+    folder = study.folder
+    confirmed = followed(
+        folder.lab,
+        lambda run: confirm(folder, study.spec, top, seeds, run),
+        folder.command("confirm"),
+        as_json,
+        quiet,
+    )
+    cells = confirmed_cells(confirmed)
     if as_json:
-        print_json({"study": study.folder.name, "cells": cells})
+        print_json({"study": folder.name, "cells": cells})
     elif not quiet:
-        print_confirmed(study.folder.name, cells, loss_unit_of(study.folder))
+        print_confirmed(folder.name, cells, loss_unit_of(folder))
     return 0
 
 
