@@ -36,7 +36,7 @@ from sweeplab.hf.mapping import (
     nothing,
     only,
 )
-from sweeplab.model.shape import ModelShape, requirement
+from sweeplab.model.shape import ModelShape, Requirement
 
 # ------------------------------------------------------------------ GPT-2
 
@@ -188,7 +188,7 @@ LLAMA = Architecture(
             " ".join(dict.fromkeys(GATES.values())),
             "because its feed-forward is gated",
         ),
-        requirement(
+        Requirement(
             "n_head that divides n_embd, as the class requires",
             "n_head",
             lambda shape: shape.n_embd % shape.n_head == 0,
@@ -243,7 +243,7 @@ MIXTRAL = replace(
     ],
     requires=(
         *MISTRAL.requires,
-        requirement(
+        Requirement(
             "n_expert_active at least 2, because it scales the shares of the chosen experts to sum to one",
             "n_expert_active",
             lambda shape: shape.n_expert_active > 1,
@@ -264,7 +264,7 @@ QWEN2 = replace(
     constants={"use_sliding_window": False},
     requires=(
         *LLAMA.requires,
-        requirement(
+        Requirement(
             "biases of queries, keys and values alone, because it has no others",
             "qkv_bias out_bias ff_bias bias",
             lambda shape: shape.has_qkv_bias and not (shape.has_out_bias or shape.has_ff_bias),
@@ -288,7 +288,7 @@ QWEN3 = replace(
     requires=(
         *LLAMA.requires,
         only("qk_norm", "true", "because it normalizes queries and keys"),
-        requirement(
+        Requirement(
             "ff_bias false, because its feed-forward layers have no biases",
             "ff_bias bias",
             lambda shape: not shape.has_ff_bias,

@@ -57,7 +57,9 @@ def architecture_of(shape: ModelShape, imported_as: str = "") -> Architecture:
     unmet = closest.unmet(shape)
     if not unmet:
         return closest
-    names = dict.fromkeys(name for condition in unmet for name in sorted(condition.names))
+    names = dict.fromkeys(
+        name for condition in unmet for name in sorted(condition.names.split())
+    )
     values = ", ".join(f"{name} {str(getattr(shape, name)).lower()}" for name in names)
     allowed = "; ".join(condition.text for condition in unmet)
     raise BadInput(

@@ -17,7 +17,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 from sweeplab.model.attention import added_positions, query_factor
 from sweeplab.model.layout import declared
-from sweeplab.model.shape import ModelShape, Requirement, requirement, settled
+from sweeplab.model.shape import ModelShape, Requirement, settled
 
 Values = Mapping[str, Any]
 
@@ -92,31 +92,31 @@ def only(name: str, allowed: str, why: str) -> Requirement:
     """Return the requirement that a hyperparameter has one of some values, separated by blanks."""
     values = allowed.split()
     text = f"{name} {' | '.join(values)}, {why}"
-    return requirement(text, name, lambda shape: str(getattr(shape, name)).lower() in values)
+    return Requirement(text, name, lambda shape: str(getattr(shape, name)).lower() in values)
 
 
 # The requirements of all classes, but for those that `allow` their hyperparameters.
 COMMON = (
     only("model", "transformer", "because it has no other parts"),
     only("n_expert", "1", "because it has no experts"),
-    requirement(
+    Requirement(
         "full_attention_interval null, because all its blocks have the same kind of attention",
         "full_attention_interval",
         lambda shape: shape.attention == "full" or shape.full_attention_interval is None,
     ),
     only("qk_norm", "false", "because it does not normalize queries and keys"),
     only("parallel_block", "false", "because attention comes before feed-forward"),
-    requirement(
+    Requirement(
         "rotary_share 1, because it rotates whole heads",
         "rotary_share",
         lambda shape: shape.positions != "rotary" or shape.rotary_columns == shape.head_dim,
     ),
-    requirement(
+    Requirement(
         "final_norm auto, because it has a final norm only with norms before the sub-layers",
         "final_norm",
         lambda shape: shape.final_norm == (shape.norm_position == "pre"),
     ),
-    requirement(
+    Requirement(
         "head_bias false, because its output head has no bias",
         "head_bias",
         lambda shape: shape.of_family.transforms or not shape.has_head_bias,
@@ -140,12 +140,12 @@ POST_NORM = only("norm_position", "post", "because its norms follow the sub-laye
 HAS_EMBEDDING_NORM = only("embedding_norm", "true", "because a norm follows its embeddings")
 SHARED = only("share_embeddings", "true", "because source and target share their embeddings")
 NO_EMBEDDING_NORM = only("embedding_norm", "false", "because no norm follows its embeddings")
-ALL_KEYS = requirement(
+ALL_KEYS = Requirement(
     "n_kv_head equal to n_head, because every head has its own keys",
     "n_kv_head",
     lambda shape: shape.n_kv_head == shape.n_head,
 )
-HEADS_FILL = requirement(
+HEADS_FILL = Requirement(
     "head_dim equal to n_embd / n_head, because its heads divide n_embd",
     "head_dim",
     lambda shape: shape.n_head * shape.head_dim == shape.n_embd,
@@ -427,7 +427,9 @@ class Architecture:
         seen = only(
             "attention", self.attention, "because every position attends to all visible ones"
         )
-        common = (condition for condition in COMMON if condition.names[0] not in self.allow)
+        common = (
+            condition for condition in COMMON if condition.names.split()[0] not in self.allow
+        )
         return [
             condition
             for condition in (*self.requires, seen, *common)

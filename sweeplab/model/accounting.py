@@ -29,16 +29,6 @@ EMBEDDINGS = (
 )
 # Rows of activations, and elements of a weight, from which bfloat16 is faster on a CPU with matrix units.
 HALF_FROM_ROWS, HALF_FROM_WEIGHTS = 256, 6_144
-COMPONENTS = (
-    *EMBEDDINGS,
-    "relative_bias",
-    "attention",
-    "cross_attention",
-    "feed_forward",
-    "norms",
-    "head",
-    "module",
-)
 
 
 @dataclass(frozen=True)
@@ -134,14 +124,6 @@ def _feed_forward(shape: ModelShape) -> int:
     return count
 
 
-def parameters(shape: ModelShape) -> dict[str, int]:
-    """Return the number of parameters by component; the numbers sum to n_params."""
-    counts = dict.fromkeys(COMPONENTS, 0)
-    for term in terms(shape):
-        counts[term.component] += term.count
-    return counts
-
-
 def n_params(shape: ModelShape) -> int:
     """Return the total number of parameters; tied weights count once."""
     return sum(term.count for term in terms(shape))
@@ -157,8 +139,7 @@ def n_params_active(shape: ModelShape) -> int:
 
 def n_params_non_embedding(shape: ModelShape) -> int:
     """Return the number of parameters without the embedding tables; a tied head is one of them."""
-    counts = parameters(shape)
-    return n_params(shape) - sum(counts[name] for name in EMBEDDINGS)
+    return sum(term.count for term in terms(shape) if term.component not in EMBEDDINGS)
 
 
 def _blocks(

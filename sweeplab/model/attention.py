@@ -1,4 +1,4 @@
-"""Positional encodings, by name in POSITIONS, and attention, full and local. Imports torch only inside functions.
+"""Positional encodings, and attention, full and local. Imports torch only inside functions.
 
 Legend: K runs, B sequences, H query heads, G key-value heads, C n_embd, D head_dim, T queries, S keys, W width of the
 values, n K runs or 1. The batch dimension is K*B. A distance is query position minus key position.
@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeplab.errors import BadInput, Problem
-from sweeplab.model.shape import GENERAL, ModelShape, Side, requirement
+from sweeplab.model.shape import GENERAL, ModelShape, Requirement, Side
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -77,7 +76,6 @@ class Turns(NamedTuple):
 # column in the first half of a head and the same column in its second half, as in Llama; the columns after rotary_share
 # of a head stay as they are, as in GPT-NeoX.
 # alibi (Press et al., "Train short, test long", 2022): each head subtracts its own slope times the distance.
-POSITIONS = ("learned", "sinusoidal", "relative", "rotary", "alibi", "none")
 # The encodings with weights of each side: their component, and the hyperparameters with its rows and columns.
 POSITION_TABLES = {
     "learned": ("position_embedding", "block_size", "n_embd"),
@@ -395,15 +393,10 @@ def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
 
 # ------------------------------------------------------------------ the attention of a model
 
-ATTENTION = ("full", "local")
-KNOWN_KINDS = "attention must be full or local: strided and linear are removed, their runs are shown from their records"
 # All conditions on a model's shape.
 SHAPE_REQUIREMENTS = (
     *GENERAL,
-    requirement(
-        KNOWN_KINDS, "attention", lambda shape: shape.is_plugin or shape.attention in ATTENTION
-    ),
-    requirement(
+    Requirement(
         "relative positions need an even relative_buckets, and relative_max_distance above half of it",
         "positions relative_buckets relative_max_distance",
         lambda shape: (
@@ -414,7 +407,7 @@ SHAPE_REQUIREMENTS = (
             )
         ),
     ),
-    requirement(
+    Requirement(
         "rotary positions rotate pairs of a head's columns: head_dim must be even, and so must its rotary_share",
         "positions head_dim rotary_share n_embd n_head",
         lambda shape: (
@@ -430,17 +423,12 @@ def windows(shape: ModelShape, side: Side) -> list[int | None]:
 
     With a full_attention_interval of n, block n, block 2n … have full attention (Gemma Team, "Gemma 3", 2025, where n
     is 6).
-
-    Raises:
-        BadInput: the run is of an older version, with a kind that this one does not have.
     """
     widths: list[int | None] = []
     for number in range(1, shape.layers(side) + 1):
         kind = shape.attention
         if shape.full_attention_interval and number % shape.full_attention_interval == 0:
             kind = "full"
-        if kind not in ATTENTION:
-            raise BadInput(Problem(f"attention is {kind}; {KNOWN_KINDS}"))
         widths.append(shape.attention_window if kind == "local" else None)
     return widths
 

@@ -299,58 +299,56 @@ def _shape_of(values: tuple[tuple[str, Any], ...]) -> ModelShape:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A condition on a model's shape: its text, the hyperparameters it tests (likeliest cause first), and the test."""
+    """A condition on a model's shape: its text, the hyperparameters it tests (likeliest cause first), and the test.
+
+    `names` are separated by spaces.
+    """
 
     text: str
-    names: tuple[str, ...]
+    names: str
     holds: Callable[[ModelShape], bool]
-
-
-def requirement(text: str, names: str, holds: Callable[[ModelShape], bool]) -> Requirement:
-    """Return a requirement; `names` has the hyperparameters, separated by spaces."""
-    return Requirement(text, tuple(names.split()), holds)
 
 
 # Conditions on every model. Those of its attention and positions are beside these.
 GENERAL = (
-    requirement(
+    Requirement(
         "n_kv_head divides n_head: every key head serves the same number of query heads",
         "n_kv_head n_head",
         lambda shape: shape.n_head % shape.n_kv_head == 0,
     ),
-    requirement(
+    Requirement(
         "n_expert_active is at most n_expert",
         "n_expert_active n_expert",
         lambda shape: shape.n_expert_active <= shape.n_expert,
     ),
-    requirement(
+    Requirement(
         "parallel_block has its norms before the sub-layers: norm_position must be pre",
         "parallel_block norm_position",
         lambda shape: not shape.parallel_block or shape.norm_position == "pre",
     ),
-    requirement(
+    Requirement(
         "parallel_block does not support cross-attention: family must not be encoder_decoder",
         "parallel_block family",
         lambda shape: not shape.parallel_block or not shape.of_family.reads_source,
     ),
-    requirement(
+    Requirement(
         "tie_scale needs an output head with the embedding's weights: tie_weights must be true",
         "tie_scale tie_weights",
         lambda shape: shape.tie_weights or not shape.tie_scale,
     ),
-    requirement(
+    Requirement(
         "a plugin's model has neither experts nor mup's scales: n_expert must be 1, parametrization standard",
         "n_expert parametrization model",
         lambda shape: (
             not shape.is_plugin or (shape.n_expert, shape.parametrization) == (1, "standard")
         ),
     ),
-    requirement(
+    Requirement(
         "head_bias does not apply to an encoder, whose head has a bias if bias is true: family must not be encoder",
         "head_bias family",
         lambda shape: not shape.head_bias or not shape.of_family.transforms,
     ),
-    requirement(
+    Requirement(
         "mup sets all scales that depend on the width: init must be normal, attention_scale head_dim, "
         "scale_embedding and tie_scale false",
         "parametrization init attention_scale scale_embedding tie_scale",
@@ -360,12 +358,12 @@ GENERAL = (
             == ("normal", "head_dim", False, False)
         ),
     ),
-    requirement(
+    Requirement(
         "share_embeddings false needs a source and a target: family must be encoder_decoder",
         "share_embeddings family",
         lambda shape: shape.share_embeddings or shape.of_family.reads_source,
     ),
-    requirement(
+    Requirement(
         "n_encoder_layer and n_decoder_layer apply only to family encoder_decoder; use n_layer otherwise",
         "n_encoder_layer n_decoder_layer n_layer family",
         lambda shape: (

@@ -140,8 +140,9 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
         if isinstance(entry, Derived)
     ]
     for shape in SHAPE_REQUIREMENTS:
-        place = spec.place(*shape.names)
-        every.append(Rule(shape.text, place, frozenset(shape.names), partial(_meets, shape)))
+        names = shape.names.split()
+        rule = Rule(shape.text, spec.place(*names), frozenset(names), partial(_meets, shape))
+        every.append(rule)
     if spec.place("head_dim") == NOWHERE:
         every.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
     if sizes:

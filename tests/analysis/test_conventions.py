@@ -1,5 +1,7 @@
 """What is counted, and how: parameters, operations, losses, against the model's own accounting."""
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ from sweeplab.analysis.table import export
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import CHOICES, Conventions, Counting, parse_conventions
 from sweeplab.laws.hyperparameters.excess import file_points
-from sweeplab.model.accounting import parameters
+from sweeplab.model.accounting import terms
 from sweeplab.model.shape import ModelShape
 
 ONE = {"seeds": 1, "rates": (1e-3,)}
@@ -24,7 +26,9 @@ def test_parameters_by_convention(tied):
         how: study_points(runs, Counting(Conventions(params=how))) for how in CHOICES["params"]
     }
     for at, row in enumerate(runs.to_dict("records")):
-        parts = parameters(ModelShape.named(row))
+        parts = Counter()
+        for term in terms(ModelShape.named(row)):
+            parts[term.component] += term.count
         idle = 3 * row["n_layer"] * 2 * row["n_embd"] * row["d_ff"]
         inner = sum(parts.values()) - parts["token_embedding"] - parts["position_embedding"]
         counted = {how: points.columns["params"][at] for how, points in found.items()}

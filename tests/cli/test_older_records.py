@@ -1,29 +1,9 @@
-"""Runs of an older version, with a choice that this one does not have, are shown, and say so."""
+"""A study of an older version is read."""
 
 import json
 
-import pytest
-
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder
-
-
-@pytest.mark.parametrize("kind", ["strided", "linear"])
-def test_runs_with_a_removed_choice_are_shown(lab, cli, kind):
-    (study,) = (lab / "studies").iterdir()
-    before = json.loads(cli("study", "show", study.name, "--json").out)
-    for file in study.glob("runs/*/*/run.json"):
-        record = json.loads(file.read_text())
-        record["values"] |= {"attention": kind, "attention_stride": 16}
-        file.write_text(json.dumps(record))
-    grid = {"grid": {"attention": [kind, "full"]}}
-    file = study / "study.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | grid))
-    shown = cli("study", "show", study.name)
-    assert shown.code == 0
-    after = json.loads(cli("study", "show", study.name, "--json").out)
-    assert after["best"]["value"] == before["best"]["value"]
-    assert cli("report", study.name, "--page", "sweep").code == 0
 
 
 def test_a_study_with_entries_that_are_known_no_more_is_read(lab, cli):

@@ -11,6 +11,7 @@ from sweeplab.model.blocks import Dropout, mask_inputs
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 
+ATTENTION, POSITIONS = TABLE["attention"].choices, TABLE["positions"].choices
 VOCABULARY, LENGTH, SOURCE = 11, 10, 7
 PARTS = ("family", "positions", "norm", "norm_position", "activation", "attention")
 # What else a model may have: each of the legal combinations of parts gets one of these, in turn.

@@ -4,12 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from model.cases import batch_of, dropout_of, rows_of, shape_of
+from model.cases import dropout_of
 
-from sweeplab.errors import BadInput
 from sweeplab.model.attention import AttentionMask, attend, n_weights
 from sweeplab.model.blocks import Site, element_hashes
-from sweeplab.model.transformer import Transformer
 
 
 @pytest.mark.parametrize("window", [None, 4])
@@ -32,15 +30,6 @@ def test_dropped_weights_are_right_on_average(window):
     assert (
         (draws.mean(dim=0) - expected).abs() < 5 * draws.std(dim=0) / n_draws**0.5 + 1e-9
     ).all()
-
-
-@pytest.mark.parametrize("attention", ["strided", "linear"])
-def test_a_model_with_a_kind_of_older_versions_is_refused_in_one_line(attention):
-    model = Transformer(shape_of(attention=attention, n_layer=2, full_attention_interval=2))
-    with pytest.raises(
-        BadInput, match=f"^attention is {attention}; attention must be full or local: .*removed"
-    ):
-        model.losses(model.layout.views(rows_of(model, 1)), batch_of(model.shape, 1))
 
 
 def test_local_attention_never_holds_the_square():

@@ -2,11 +2,18 @@
 
 import pytest
 import torch
-from model.cases import batch_of, legal_shapes, losses_and_gradients, rows_of, run_of
+from model.cases import (
+    ATTENTION,
+    POSITIONS,
+    batch_of,
+    legal_shapes,
+    losses_and_gradients,
+    rows_of,
+    run_of,
+)
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.accounting import n_params
-from sweeplab.model.attention import ATTENTION, POSITIONS
 from sweeplab.model.shape import ACTIVATIONS, FAMILIES, NORMS
 from sweeplab.model.transformer import Transformer
 

@@ -6,11 +6,19 @@ import math
 import numpy as np
 import pytest
 import torch
-from model.cases import LENGTH, SOURCE, VOCABULARY, legal_shapes, rows_of, shape_of
+from model.cases import (
+    ATTENTION,
+    LENGTH,
+    POSITIONS,
+    SOURCE,
+    VOCABULARY,
+    legal_shapes,
+    rows_of,
+    shape_of,
+)
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives.base import Prompt
-from sweeplab.model.attention import ATTENTION, POSITIONS
 from sweeplab.model.blocks import KVCache
 from sweeplab.model.generation import (
     Contrast,

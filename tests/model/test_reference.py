@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from model.cases import ATTENTION, POSITIONS
 from references.plain_model import (
     Pass,
     alibi_slopes,
@@ -19,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sweeplab.data.batches import Batch
-from sweeplab.model.attention import ATTENTION, POSITIONS, buckets, slopes
+from sweeplab.model.attention import buckets, slopes
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import FAMILIES, ModelShape
 

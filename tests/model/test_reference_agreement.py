@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from model.cases import batch_of, legal_shapes, losses_and_gradients, shape_of
+from model.cases import ATTENTION, batch_of, legal_shapes, losses_and_gradients, shape_of
 from references.plain_model import logits, loss_and_gradients
 
 from sweeplab.data.batches import Batch
-from sweeplab.model.attention import ATTENTION
 from sweeplab.model.shape import FAMILIES, ModelShape
 from sweeplab.model.transformer import Transformer
 
