@@ -25,13 +25,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 TAGS = {"ab": "noun", "cde": "verb", "f": "other"}
 LABELS = ("bad", "good", "odd, or not")
-CORPORA = {
-    "classification": "labels",
-    "preference": "preferences",
-    "tagging": "tags",
-    "similarity": "scores",
-}
-CORPORA |= {"embedding": "scores", "answers": "questions", "spans": "tags"}
+CORPORA = {"classification": "labels", "preference": "preferences", "answers": "questions"}
+CORPORA |= dict.fromkeys(("tagging", "spans"), "tags")
+CORPORA |= dict.fromkeys(("similarity", "embedding"), "scores")
 FAMILIES = dict.fromkeys(("tagging", "similarity", "embedding", "answers"), ("encoder",))
 FAMILIES |= {
     "classification": ("encoder", "decoder", "encoder_decoder"),
@@ -41,32 +37,15 @@ KINDS = [(name, family) for name, families in FAMILIES.items() for family in fam
 WIDE = {"n_embd": 32, "n_head": 4}
 OWN = {
     "classification": {"block_size": 16, "n_labels": 3, "eval_interval": 40},
-    "preference": {
-        "block_size": 12,
-        "learning_rate": 3e-3,
-        "beta": 0.2,
-        "max_iters": 80,
-        "eval_interval": 20,
-    },
+    "preference": {"block_size": 12, "max_iters": 80, "eval_interval": 20},
     "tagging": {"block_size": 32, "batch_size": 16, "n_embd": 32, "n_labels": 3},
-    "spans": {
-        "block_size": 24,
-        "batch_size": 16,
-        "n_embd": 32,
-        "n_labels": 4,
-        "objective": "tagging",
-    },
     "similarity": {"block_size": 12, "batch_size": 64, **WIDE},
-    "embedding": {"block_size": 12, "batch_size": 64, **WIDE},
-    "answers": {
-        "block_size": 32,
-        "batch_size": 32,
-        "max_iters": 280,
-        "eval_interval": 140,
-        "positions": "relative",
-        **WIDE,
-    },
+    "answers": {"block_size": 32, "batch_size": 32, "positions": "relative", **WIDE},
 }
+OWN["preference"] |= {"learning_rate": 3e-3, "beta": 0.2}
+OWN["answers"] |= {"max_iters": 280, "eval_interval": 140}
+OWN["spans"] = OWN["tagging"] | {"block_size": 24, "n_labels": 4, "objective": "tagging"}
+OWN["embedding"] = OWN["similarity"]
 
 
 def labels():
@@ -108,12 +87,8 @@ def spans():
     for _ in range(300):
         names = drawn.choice(["x", "y w", "z"], 4).tolist()
         tags = {"x": ["S-a"], "y w": ["B-b", "E-b"], "z": ["O"]}
-        rows.append(
-            {
-                "tokens": " ".join(names).split(),
-                "tags": [tag for name in names for tag in tags[name]],
-            }
-        )
+        own = [tag for name in names for tag in tags[name]]
+        rows.append({"tokens": " ".join(names).split(), "tags": own})
     return rows
 
 
