@@ -41,7 +41,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -85,7 +85,6 @@ _CHOSEN = {
     "optimizer": "optimizer",
     "schedule": "scheduler_type",
 }
-_EMPTY = {field.name: field.default for field in fields(Hyperparameter)}
 # Every part that was added in this process, in order: its kind, its name, the part.
 added: list[tuple[str, str, Any]] = []
 
@@ -356,11 +355,6 @@ def add(kind: str, name: str, part: Any) -> None:
 
 def _names_added() -> set[tuple[str, str]]:
     return {(kind, name) for kind, name, _ in added}
-
-
-def row_of(name: str) -> dict[str, Any]:
-    """Return the row of the table of this name as plain values."""
-    return {key: value for key, value in asdict(TABLE[name]).items() if value != _EMPTY[key]}
 
 
 def add_names(

@@ -426,10 +426,10 @@ def windows(shape: ModelShape, side: Side) -> list[int | None]:
     """
     widths: list[int | None] = []
     for number in range(1, shape.layers(side) + 1):
-        kind = shape.attention
+        width = shape.attention_window if shape.attention == "local" else None
         if shape.full_attention_interval and number % shape.full_attention_interval == 0:
-            kind = "full"
-        widths.append(shape.attention_window if kind == "local" else None)
+            width = None
+        widths.append(width)
     return widths
 
 

@@ -147,8 +147,6 @@ class TokenSampler:
     def __call__(self, scores: Float[Tensor, "V"]) -> int:
         """Draw a token by its scores."""
         probabilities = self.how.probabilities(scores.cpu())
-        if self.how.temperature == 0:
-            return int(probabilities.argmax())
         return int(torch.multinomial(probabilities, 1, generator=self._generator))
 
 

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from sweeplab.model.accounting import n_params
 from sweeplab.model.attention import POSITION_TABLES
-from sweeplab.model.shape import ModelShape, Side, initial_weights, module_parameters
+from sweeplab.model.shape import ModelShape, Side, make_module, module_parameters, values_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -329,8 +329,9 @@ class Layout:
         generator = torch.Generator().manual_seed(seed)
         row = torch.zeros(1, self.row_size)
         if self.shape.is_plugin:
-            for name, initial in initial_weights(self.shape, seed).items():
-                self.views(row)[name].copy_(initial)
+            module = make_module(values_of(self.shape), seed)
+            for name, parameter in module.named_parameters():
+                self.views(row)[name].copy_(parameter.detach())
             return row[0]
         for weight, view in zip(self.weights, self.views(row).values(), strict=True):
             if weight.std is None:

@@ -423,12 +423,6 @@ def make_module(values: Hyperparameters, seed: int = 0, device: str = "cpu") -> 
         return module.float()
 
 
-def initial_weights(shape: ModelShape, seed: int) -> dict[str, Tensor]:
-    """Return the weights by name that a run starts from."""
-    module = make_module(values_of(shape), seed)
-    return {name: parameter.detach() for name, parameter in module.named_parameters()}
-
-
 def check_transformer(shape: ModelShape, what: str) -> None:
     """Refuse what needs the parts of sweeplab's own transformer.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import TABLE
 from sweeplab.plugins import Code, import_allowed
 from sweeplab.study.file.entries import lay_all_over, move_shares
 from sweeplab.study.file.parse import parse
@@ -246,5 +247,5 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     provided = dict[str, list[str]]()
     for kind, name, _ in parts:
         provided.setdefault(kind, []).append(name)
-    rows = {name: plugins.row_of(name) for name in provided.get("hyperparameter", ())}
+    rows = {name: asdict(TABLE[name]) for name in provided.get("hyperparameter", ())}
     return {"file": place, "sha256": code.digest, "provides": provided, "rows": rows}
