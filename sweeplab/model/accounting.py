@@ -40,19 +40,19 @@ class Term:
 
     component: str
     place: str
-    per_layer: int
+    each: int
     layers: int = 1
 
     @property
     def count(self) -> int:
         """Return the number of parameters in all layers."""
-        return self.per_layer * self.layers
+        return self.each * self.layers
 
 
 @lru_cache(maxsize=4096)
 def terms(shape: ModelShape) -> tuple[Term, ...]:
     """Return the terms of a model's parameter count; cached, because a plan needs the same shape many times."""
-    return tuple(term for term in _terms(shape) if term.per_layer)
+    return tuple(term for term in _terms(shape) if term.each)
 
 
 def _terms(shape: ModelShape) -> Iterator[Term]:

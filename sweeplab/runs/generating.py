@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sweeplab.tracking.models import LoadedRun
 
 BROKEN = "\ufffd"  # how the first bytes of an incomplete character are decoded
-DRAWN_BY = ("temperature", "top_k", "top_p")
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,8 @@ def chosen(
     """
     from sweeplab.model.generation import Sampling
 
-    settings = {name: getattr(values, name) for name in (*DRAWN_BY, "max_new_tokens")}
+    names = ("temperature", "top_k", "top_p", "max_new_tokens")
+    settings = {name: getattr(values, name) for name in names}
     for name in settings:
         row, value = TABLE[name], asked.get(name)
         if value is None:

@@ -194,10 +194,8 @@ def scored(
         of_runs = evaluation(model.stacked, LossInputs(columns, at_start))
     measures = {name: runs[0] for name, runs in of_runs.items()}
     loss = measures.pop("val_loss")
-    measures, bits = (
-        {f"{split}_loss": loss, **measures},
-        dataset.bits_per_byte(loss, values, split),
-    )
+    measures = {f"{split}_loss": loss, **measures}
+    bits = dataset.bits_per_byte(loss, values, split)
     if bits is None:
         return measures
     return {**measures, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}

@@ -52,14 +52,7 @@ class Sized:
             "total": accounting.n_params(shape),
             "active": accounting.n_params_active(shape),
             "parts": [
-                {
-                    **{
-                        name.replace("per_layer", "each"): value
-                        for name, value in asdict(term).items()
-                    },
-                    "parameters": term.count,
-                }
-                for term in accounting.terms(shape)
+                {**asdict(term), "parameters": term.count} for term in accounting.terms(shape)
             ],
             "notes": list(self.notes),
         }
@@ -137,15 +130,13 @@ def check_coordinates(
     for values in models:
         say(f"{values.parametrization}, n_embd {values.n_embd}")
         rows += coordinates(values, data.training(values), STEPS)
-    powers, steepest = list[dict[str, Any]](), dict[str, dict[str, Any]]()
-    for (parametrization, step, layer), power in growth(rows).items():
-        row = {"parametrization": parametrization, "step": step, "layer": layer, "power": power}
-        powers.append(row)
-        known = steepest.get(parametrization)
-        if step == STEPS and (
-            known is None or math.isnan(power) or abs(power) > abs(known["power"])
-        ):
-            steepest[parametrization] = row
+    powers: list[dict[str, Any]] = [
+        {"parametrization": parametrization, "step": step, "layer": layer, "power": power}
+        for (parametrization, step, layer), power in growth(rows).items()
+    ]
+    at_last = [row for row in powers if row["step"] == STEPS]
+    at_last.sort(key=lambda row: math.inf if math.isnan(row["power"]) else abs(row["power"]))
+    steepest = {row["parametrization"]: row for row in at_last}
     sizes = [row._asdict() for row in rows]
     return {"study": spec.name, "sizes": sizes, "powers": powers, "steepest": steepest}
 

@@ -134,10 +134,8 @@ class Run(LoadedRun):
             of_targets = (
                 logits[counted].log_softmax(dim=-1).gather(1, targets[counted, None])[:, 0]
             )
-            ids, probabilities = (
-                ids + targets[counted].tolist(),
-                probabilities + of_targets.tolist(),
-            )
+            ids += targets[counted].tolist()
+            probabilities += of_targets.tolist()
         lengths = self.tokenizer.byte_lengths()
         n_bytes = sum(int(lengths[token]) for token in ids if token < len(lengths))
         total = math.fsum(probabilities)
@@ -168,12 +166,14 @@ class Run(LoadedRun):
             for row in shares.tolist():
                 ranked = sorted(zip(self.labels, row, strict=True), key=lambda pair: -pair[1])
                 label, probability = ranked[0]
-                answer = {
-                    "label": label,
-                    "probability": probability,
-                    "probabilities": dict(ranked),
-                }
-                answers.append({"text": texts[len(answers)], **answer})
+                answers.append(
+                    {
+                        "text": texts[len(answers)],
+                        "label": label,
+                        "probability": probability,
+                        "probabilities": dict(ranked),
+                    }
+                )
         return answers
 
     @torch.no_grad()

@@ -92,7 +92,7 @@ def test_the_lectures_table():
         qkv_bias=False,
         out_bias=False,
     )
-    found = {term.component: term.per_layer for term in terms(shape)}
+    found = {term.component: term.each for term in terms(shape)}
     assert found["token_embedding"] == 15_360_000
     assert found["attention"] == 1_048_576
     assert found["feed_forward"] == 2_099_712
