@@ -1,4 +1,4 @@
-"""The Python API of studies: its commands as methods."""
+"""The Python API of studies: what its commands do, as methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from sweeplab.sweep.progress import StudyProgress, ended_in_words
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sweeplab.analysis.predicting import Prediction
     from sweeplab.lab.studies import Done
     from sweeplab.report.data import ReportData
     from sweeplab.report.headline import BestTrial, Headline
@@ -245,40 +244,6 @@ class Study(Results):
         parts = {name: getattr(now, name) for name in ("budget", "search", "grid", "cells")}
         self.spec = self.spec.model_copy(update=parts)
         return done
-
-    def pause(self) -> Done:
-        """Pause the study at its workers' next evaluation; the process that runs it waits for `resume`.
-
-        Raises:
-            BadInput: nobody runs the study, or it is paused.
-        """
-        from sweeplab.sweep import steering
-
-        return steering.pause(self.folder)
-
-    def resume(self) -> StudyResult | Done:
-        """Continue the study if it is paused, else run it to the end of its budget.
-
-        Raises:
-            BadInput: it is running and not paused, or cannot start.
-        """
-        from sweeplab.sweep import steering
-
-        return steering.resume(self.folder) or self.run()
-
-    def predict(self, **size: Any) -> Prediction:
-        """Predict the best values and the loss of a size that was not tried: predict(n_layer=2, n_embd=96).
-
-        Raises:
-            BadInput: a hyperparameter of the grid is missing, or the study allows no such size.
-        """
-        from sweeplab.analysis.predicting import predict_size
-        from sweeplab.analysis.studies import read_studies
-        from sweeplab.laws.columns import PLAIN
-
-        studies = read_studies(self.lab, [self.folder.name])
-        asked = [f"{name}={yaml_text(value)}" for name, value in size.items()]
-        return predict_size(self.folder, studies, studies.points(), asked, PLAIN)
 
     def enqueue(self, **values: Any) -> Done:
         """Enqueue trials with given values to run next, one in every cell that the values allow.

@@ -13,6 +13,7 @@ import sweeplab
 from sweeplab.cli.mcp import Reach, Tools
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.live import Follower
+from sweeplab.sweep.steering import pause
 from sweeplab.tracking.connection import connect, tracking_uri
 
 SHORT = {
@@ -132,7 +133,7 @@ def test_every_place_says_the_same_of_nine_studies(cli, folder):
     running.start()
     wait_for(study, "running: 0 of 3 trials (3 training")
     assert study.show().next == "sweeplab watch running"
-    study.pause()
+    pause(study.folder)
     wait_for(study, "paused: 0 of 3 trials")
     check_answers(study.folder, "paused", cli)
     study.stop()
