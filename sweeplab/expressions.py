@@ -8,8 +8,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -88,10 +87,14 @@ class Expression:
     """
 
     text: str
-    names: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "names", _names(self.text))
+        _names(self.text)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names in the expression."""
+        return _names(self.text)
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """Evaluate the expression with these values of its names.
@@ -140,9 +143,7 @@ def _names(text: str) -> frozenset[str]:
         if isinstance(node, ast.Compare):
             compared |= {node.left, *node.comparators}
         if not _is_arithmetic(node, node in compared):
-            source = type(node).__name__
-            with suppress(RecursionError):
-                source = ast.unparse(node)
+            source = ast.get_source_segment(text.strip(), node) or type(node).__name__
             raise ValueError(f"{source!r} is not arithmetic")
     return frozenset(
         node.id for node in nodes if isinstance(node, ast.Name) and node not in called

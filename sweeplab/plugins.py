@@ -331,20 +331,14 @@ def add(kind: str, name: str, part: Any) -> None:
     table = table_of(kind)
     if name in table and (kind, name) not in _names_added():
         raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
-    is_missing = isinstance(part, NotImported)
     if kind == "hyperparameter":
-        row = part
-        if is_missing:
-            row = Hyperparameter(
-                name, "training", "float", 0.0, "A plugin's, which was not imported"
-            )
-        add_row(row)
+        add_row(part)
     elif kind == "activation":
         from sweeplab.model.shape import Activation
 
         table[name] = Activation(part)
     # Else nobody knows it: runs are shown by its name.
-    elif kind != "objective" or not is_missing:
+    elif kind != "objective" or not isinstance(part, NotImported):
         table[name] = part
     if kind in _CHOSEN:
         row = TABLE[_CHOSEN[kind]]
@@ -375,7 +369,8 @@ def add_names(
                 add("hyperparameter", name, row)
     for kind in KINDS:
         for name in provides.get(kind, ()):
-            if (kind, name) not in known and name not in table_of(kind):
+            is_known = (kind, name) in known or name in table_of(kind)
+            if kind != "hyperparameter" and not is_known:
                 add(kind, name, NotImported(kind, name))
 
 
