@@ -181,10 +181,11 @@ def duration(seconds: float) -> str:
 
 
 def bytes_in_words(count: float) -> str:
-    """Write a number of bytes: 134.5 MB, 1.2 GB."""
-    from rich.filesize import decimal  # slow to import
-
-    return decimal(int(count))
+    """Write a number of bytes: 134 MB, 1.2 GB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"
 
 
 def visible(text: str) -> str:

@@ -62,6 +62,11 @@ class Rates(NamedTuple):
         corrections = (1.0 - numbers["beta1"] ** step, (1.0 - numbers["beta2"] ** step) ** -0.5)
         return cls(**numbers, correction1=corrections[0], correction2=corrections[1])
 
+    @classmethod
+    def of(cls, columns: Mapping[str, Tensor]) -> Rates:
+        """Return those among columns by name."""
+        return cls(**{name: columns[name] for name in cls._fields})
+
 
 def column(numbers: Float[Tensor, "K"], like: Tensor) -> Tensor:
     """Return one number per run [K, 1, …], which can be multiplied with rows, or a weight, like `like` [K, …]."""

@@ -205,8 +205,7 @@ class TrainStep:
         norms = gradient_norms(gradient)
         clip_(gradient, norms, columns["limit"].float())
         state = {name: rows[name] for name in self.optimizer.buffers()}
-        rates = Rates(*(columns[name] for name in Rates._fields))
-        self.optimizer.update_(rows["weights"], gradient, state, rates)
+        self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
         rows["loss"].add_(losses[:, None])
         rows["norm"].add_(norms[:, None])
 
