@@ -216,11 +216,7 @@ class Choice:
             f"chosen by the expected value, {one.value:.4f} ({one.low:.4f} to {one.high:.4f})"
         ]
         if self.rivals:
-            has_one_cell = {cell for cell, _ in self.rivals} == {self.place[0]}
-            names = [
-                (f"{cell}/" if not has_one_cell else "") + str(number)
-                for cell, number in self.rivals
-            ]
+            names = [f"{cell}/{number}" for cell, number in self.rivals]
             sentences.append(
                 f"not distinguishable from trial {several_named(names)}: the spread between "
                 f"seeds is {one.spread:.1%}; {command} trains them on more seeds"

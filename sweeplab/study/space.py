@@ -100,9 +100,6 @@ class Space:
     ) -> None:
         self.cell, self.sizes = cell, sizes
         self._spec = spec
-        self._search = spec.search
-        self._kind = spec.kind or "text"
-        self._n_symbols = self.sizes.vocab_size if self.sizes else VOCABULARY_STAND_IN
         self.given = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
         self._auto = {name for name in ("objective", "vocab_size") if self.given[name] == AUTO}
@@ -158,11 +155,12 @@ class Space:
         auto = {name for name in self._auto if name not in sampled}
         if "objective" in auto:
             asked = Hyperparameters.of({**settled, "objective": AUTO})
-            settled["objective"] = settled_objective(asked, self._kind)
+            settled["objective"] = settled_objective(asked, self._spec.kind or "text")
         if self.sizes and self.sizes.n_labels and settled["n_labels"] is None:
             settled["n_labels"] = self.sizes.n_labels
         if "vocab_size" in auto:
-            settled["vocab_size"] = self._n_symbols + n_special(Hyperparameters.of(settled))
+            n_symbols = self.sizes.vocab_size if self.sizes else VOCABULARY_STAND_IN
+            settled["vocab_size"] = n_symbols + n_special(Hyperparameters.of(settled))
         if "max_iters" in auto and self.sizes:
             # A derived value may be invalid, which its own rule reports.
             with suppress(ArithmeticError, TypeError, ValueError):
@@ -223,7 +221,7 @@ class Space:
         """Return a trial's sampled hyperparameters, whose values `value_of` gives by Optuna's names."""
         values, sampled = dict(self.given), dict[str, Any]()
         for name in self._order:
-            entry = self._search[name]
+            entry = self._spec.search[name]
             values = self._settled(values, sampled)
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, values)
@@ -238,7 +236,7 @@ class Space:
         """
         values = {**self.given, **sampled, "seed": seed}
         for name in self._order:
-            entry = self._search[name]
+            entry = self._spec.search[name]
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, self._settled(values, sampled))
         return Hyperparameters.of(settled(self._settled(values, sampled)))

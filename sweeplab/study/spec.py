@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,8 +68,11 @@ IDENTITY = (
 )
 # Seconds before its time limit at which a job saves and exits, and the shortest time limit allowed.
 LEAVE_BEFORE, SHORTEST_JOB = 90, 120
-# Keys that are left out of a written study where they are empty.
-OPTIONAL = ("cells", "first_trial", "warm_start", "init_from", "plugins", "notify")
+
+
+def optional(default: Any, meaning: str, **bounds: Any) -> Any:
+    """Declare a key that is left out of a written study where it is empty."""
+    return key(default, meaning, exclude_if=operator.not_, **bounds)
 
 
 ALWAYS = Expression("True")
@@ -105,9 +109,7 @@ class Plugin(Section):
     provides: dict[str, list[str]] = key(
         {}, "Names that it registered when it was imported, by kind"
     )
-    rows: dict[str, dict[str, Any]] = key(
-        {}, "The rows that it has added to the table", exclude_if=lambda rows: not rows
-    )
+    rows: dict[str, dict[str, Any]] = optional({}, "The rows that it has added to the table")
 
     @model_validator(mode="before")
     @classmethod
@@ -146,8 +148,6 @@ Part = Annotated[str, pydantic.AfterValidator(_known)]
 TOKENIZER_SUFFIXES = (".json", ".model")
 # The keys of data that name files.
 DATA_FILES = ("path", "train", "val", "test", "tokens")
-# Those of data that a study without them does not write.
-DATA_OPTIONAL = (*DATA_FILES[1:], "field", "encoding")
 
 
 class DataSpec(Section):
@@ -166,18 +166,18 @@ class DataSpec(Section):
     vocab_size: int | None = key(
         None, "Size of the vocabulary that a tokenizer learns, such as bpe or word"
     )
-    train: Place | None = key(
+    train: Place | None = optional(
         None, "File, folder or glob of the training split, instead of path"
     )
-    val: Place | None = key(None, "That of the validation split; default: cut from train")
-    test: Place | None = key(None, "That of the test split; default: cut from val")
-    tokens: Place | None = key(
+    val: Place | None = optional(None, "That of the validation split; default: cut from train")
+    test: Place | None = optional(None, "That of the test split; default: cut from val")
+    tokens: Place | None = optional(
         None, "Folder with train.bin and val.bin, or a .bin or .npy, of token ids"
     )
-    field: str | list[str] | None = key(
+    field: str | list[str] | None = optional(
         None, "Field of the text in rows; of pairs and labels two: [from, to]"
     )
-    encoding: Part | None = key(
+    encoding: Part | None = optional(
         None, "Encoding of the texts; default: UTF-8, or what a byte order mark says"
     )
 
@@ -326,17 +326,21 @@ class StudySpec(Section):
     name: str = Field(description="Name of the study and of its folder in the lab")
     data: DataSpec
     preset: Part | None = key(
-        None, "Published model whose values are used as fixed where the file sets none"
+        None,
+        "Published model whose values are used as fixed where the file sets none",
+        exclude=True,
     )
     fixed: Literals = key({}, "Hyperparameters with one value")
     grid: Lists = key({}, "Hyperparameters whose every combination is a cell")
-    cells: list[Literals] = key(
+    cells: list[Literals] = optional(
         [],
         "Cells, each given by what it changes in fixed, such as one thing at a time",
         max_length=MOST_CELLS,
     )
     search: Entries = key({}, "Hyperparameters that are tuned inside each cell")
-    first_trial: Literals = key({}, "Values of searched names in the first trial of each cell")
+    first_trial: Literals = optional(
+        {}, "Values of searched names in the first trial of each cell"
+    )
     constraints: list[Condition] = key(
         [], "Expressions that must hold for every cell and trial", max_length=MOST_CONSTRAINTS
     )
@@ -347,16 +351,18 @@ class StudySpec(Section):
     seeds: list[Seed] = key([0], "A trial trains once per seed", min_length=1)
     engine: Engine = Engine()
     track: Track = Track()
-    warm_start: list[str] = key([], "Studies of the lab whose trials the sampler begins with")
-    init_from: Place | None = key(
+    warm_start: list[str] = optional(
+        [], "Studies of the lab whose trials the sampler begins with"
+    )
+    init_from: Place | None = optional(
         None,
         "Run, or folder with a checkpoint, whose weights, tokenizer and sizes runs start from",
     )
-    plugins: list[Plugin] = key(
+    plugins: list[Plugin] = optional(
         [],
         "Your Python files with corpora, tokenizers, activations or metrics that the study names",
     )
-    notify: list[str] = key(
+    notify: list[str] = optional(
         [],
         "Environment variables with Apprise URLs to notify when the study ends or has nothing to do",
     )
@@ -494,11 +500,7 @@ class StudySpec(Section):
 
     def as_written(self) -> dict[str, Any]:
         """Return the content of a study file for this study, as JSON values."""
-        written = self.model_dump(mode="json", exclude={"preset"})
-        for name in DATA_OPTIONAL:
-            if written["data"][name] is None:
-                del written["data"][name]
-        return {name: value for name, value in written.items() if value or name not in OPTIONAL}
+        return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
         """Return the parts of the study that identify it."""
