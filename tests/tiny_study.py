@@ -50,6 +50,7 @@ def opened(tmp_path, dataset):
 
     def open_store(spec):
         folder = StudyFolder(tmp_path / "lab", spec.name)
+        folder.path.mkdir(parents=True, exist_ok=True)
         return folder, Store.create(spec, dataset.sizes, folder.storage_url)
 
     return open_store
@@ -57,15 +58,29 @@ def opened(tmp_path, dataset):
 
 @pytest.fixture
 def work(opened, dataset):
-    """Return a function that works on a study as one worker and returns what it told of it."""
+    """Return a function that works on a study as one worker and returns what it told and reported."""
 
     def run(spec, stopping=lambda: False):
         folder, store = opened(spec)
-        events = []
-        Loop(store, dataset, folder, events.append, stopping).run()
-        return folder, store, events
+        heard = []
+        on_report(store, heard.append)
+        Loop(store, dataset, folder, heard.append, stopping).run()
+        return folder, store, heard
 
     return run
+
+
+def on_report(store, hear):
+    """Let a function hear every value that a worker reports, once the storage has it."""
+    report = store.report_many
+
+    def report_many(reports):
+        verdicts = report(reports)
+        for each in reports:
+            hear(each)
+        return verdicts
+
+    store.report_many = report_many
 
 
 def claim_one(store, fits=lambda cell: True):

@@ -11,11 +11,9 @@ import math
 import pickle
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -39,8 +37,7 @@ MIXED_FROM_WIDTH = 64
 # The stacks that are timed, and the most FLOPs of a stack's step and bytes of its state. In larger stacks more runs
 # begin before any has ended, so samplers and pruners have fewer results to learn from.
 STACKS, MOST_FLOPS, MOST_BYTES = (1, 2, 4, 8, 16), 2e11, 2**28
-# Seconds per round of one way (a longer step is a round by itself), and how many rounds there are.
-ROUND_SECONDS, ROUNDS = 0.15, 5
+SECONDS = 1.0  # that the steps of a way are timed for, at least
 MOST_TOKENS = 2**22  # of a text that steps are timed on
 _CHILD = f"import sys; from pathlib import Path; from {__name__} import main; main(Path(sys.argv[1]))"
 
@@ -119,15 +116,10 @@ def bench(values: Hyperparameters, train: Split, val: Split, taken: Way) -> list
     Raises:
         RuntimeError: a way cannot be trained at all; with the error of its process.
     """
-    together: dict[tuple[int, int, bool], list[Way]] = {}
-    for way in dict.fromkeys([*_ways_of(values, taken.workers * taken.threads), taken]):
-        together.setdefault((way.workers, way.threads, way.compile), []).append(way)
     rows = []
-    for ways in together.values():
-        for way, speed in zip(ways, _side_by_side(ways, values, train, val), strict=True):
-            rows.append(
-                BenchRow(**asdict(way), trial_steps_per_second=speed, taken=way == taken)
-            )
+    for way in dict.fromkeys([*_ways_of(values, taken.workers * taken.threads), taken]):
+        speed = _speed(way, values, train, val)
+        rows.append(BenchRow(**asdict(way), trial_steps_per_second=speed, taken=way == taken))
     return sorted(rows, key=lambda row: -row.trial_steps_per_second)
 
 
@@ -176,23 +168,17 @@ def choose(
 # ---------------------------------------------------------------------- the times
 
 
-def _side_by_side(
-    ways: Sequence[Way], values: Hyperparameters, train: Split, val: Split
-) -> list[float]:
-    """Return the trial-steps per second of each way (steps of one run) while all workers train.
-
-    The ways have equally many workers and threads, and are timed by the same processes, as many side by side as a study
-    would run.
-    """
-    threads = str(ways[0].threads)
+def _speed(way: Way, values: Hyperparameters, train: Split, val: Split) -> float:
+    """Return the trial-steps per second of a way (steps of one run) while all of its workers train side by side."""
+    threads = str(way.threads)
     variables = python_environment(**SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
-    speeds = [0.0 for _ in ways]
+    speed = 0.0
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "ways"
-        file.write_bytes(pickle.dumps((ways, values, _some(train), _some(val))))
+        file = Path(folder) / "way"
+        file.write_bytes(pickle.dumps((way, values, _some(train), _some(val))))
         command, pipe = python("-c", _CHILD, file), subprocess.PIPE
         processes = []
-        for _ in range(ways[0].workers):
+        for _ in range(way.workers):
             processes.append(
                 subprocess.Popen(command, env=variables, text=True, stdout=pipe, stderr=pipe)
             )
@@ -200,9 +186,8 @@ def _side_by_side(
             timed, error = process.communicate()
             if process.returncode:
                 raise RuntimeError((error or "no word").strip().splitlines()[-1])
-            for index, line in enumerate(timed.splitlines()):
-                speeds[index] += ways[index].stack / float(line)
-    return speeds
+            speed += way.stack / float(timed)
+    return speed
 
 
 def _some(split: Split) -> Split:
@@ -210,31 +195,25 @@ def _some(split: Split) -> Split:
 
 
 def main(file: Path) -> None:
-    """Time some rounds of each way of a file, and print the seconds of its step."""
+    """Time the way of a file, and print the seconds of its step."""
     import torch
+    from torch.utils.benchmark import Timer
 
     from sweeplab.train.stack import Stack
 
-    ways, values, train, val = pickle.loads(file.read_bytes())  # our own parent's
-    torch.set_num_threads(ways[0].threads)
-    never = dict.fromkeys(
-        ("max_iters", "eval_interval", "log_interval", "save_interval"), 10**9
+    way, values, train, val = pickle.loads(file.read_bytes())  # our own parent's
+    torch.set_num_threads(way.threads)
+    never = dict.fromkeys(("max_iters", "eval_interval", "log_interval"), 10**9)
+    values = values.replace(
+        device="cpu",
+        dtype=way.dtype,
+        compile=way.compile,
+        eval_tokens=1,
+        eval_full=False,
+        **never,
     )
-    like = values.replace(
-        device="cpu", eval_tokens=1, eval_full=False, eval_train=False, **never
-    )
-
-    def seconds(stack: Stack, n_steps: int) -> float:
-        started, left = time.perf_counter(), iter(range(n_steps))
-        stack.advance(lambda: next(left, None) is None)
-        return (time.perf_counter() - started) / n_steps
-
-    for way in ways:
-        of_way = like.replace(dtype=way.dtype, compile=way.compile)
-        stack = Stack(of_way, train, val, way.stack)
-        for seed in range(way.stack):
-            stack.admit(TrainingRun(str(seed), of_way.replace(seed=seed)))
-        stack.advance()  # the first evaluation
-        longest = max(seconds(stack, 1) for _ in range(2))
-        n_steps = max(1, min(1000, int(ROUND_SECONDS / longest)))
-        print(median(seconds(stack, n_steps) for _ in range(ROUNDS)))
+    stack = Stack(values, train, val, way.stack)
+    for seed in range(way.stack):
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
+    timer = Timer("stack.step()", globals={"stack": stack}, num_threads=way.threads)
+    print(timer.blocked_autorange(min_run_time=SECONDS).median)

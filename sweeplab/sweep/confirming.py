@@ -51,14 +51,14 @@ def confirm(
         BadInput: no trial of the study has a value, or another kind of study has the name of one of these.
         Interrupted: one of the studies did not come to its end.
     """
-    by_cell: dict[str, list[Trial]] = {
-        space.cell.key: [] for space in spaces_of(spec, folder.data.sizes)[0]
-    }
-    for trial in StudyTrials(folder).ranked():
-        if trial.cell in by_cell and len(by_cell[trial.cell]) < top:
-            by_cell[trial.cell].append(trial)
+    study, by_cell = StudyTrials(folder), dict[str, list[Found]]()
+    trials: dict[Found, Trial] = {}
+    for space in spaces_of(spec, folder.data.sizes)[0]:
+        cell = space.cell.key
+        best = {(cell, trial.number): trial for trial in study.ranked(cell)[:top]}
+        by_cell[cell] = [*best]
+        trials |= best
     check_reach(spec, folder.lab)
-    trials = {(trial.cell, trial.number): trial for best in by_cell.values() for trial in best}
     if not trials:
         raise BadInput(
             f"no trial of study {folder.name} has a value yet: there is nothing to confirm"
@@ -81,13 +81,14 @@ def confirm(
 
     raced: dict[Found, Losses] = {place: {} for place in trials}
     # One that is alone in its cell is not raced.
-    rivals = [place for place, trial in trials.items() if len(by_cell[trial.cell]) > 1]
+    rivals = [place for places in by_cell.values() if len(places) > 1 for place in places]
     if rivals:
         raced |= {place: _validation(trial) for place, trial in train(rivals, 0, RACE).items()}
-    of_cells = [
-        [(trial.cell, trial.number) for trial in best] for best in by_cell.values() if best
+    winners = [
+        min(places, key=lambda place: _mean(raced[place]))
+        for places in by_cell.values()
+        if places
     ]
-    winners = [min(places, key=lambda place: _mean(raced[place])) for places in of_cells]
     final = train(winners, n_seeds, CONFIRM)
     dataset, confirmed = recorded_dataset(folder, spec), list[Confirmed]()
     for place, trial in trials.items():

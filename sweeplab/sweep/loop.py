@@ -17,14 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.objectives import wholly
 from sweeplab.errors import StorageUnavailable
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import SHAPE
-from sweeplab.lab import events
+from sweeplab.lab.events import StudyNotice
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
@@ -46,14 +45,14 @@ AWAIT_SECONDS = 0.5
 
 
 class Loop:
-    """Trains one worker's trials of a study; `stopping` is asked before every step, `emit` gets every event."""
+    """Trains one worker's trials of a study; `stopping` is asked before every step, `emit` gets what users are told."""
 
     def __init__(
         self,
         store: Store,
         dataset: Dataset,
         folder: StudyFolder,
-        emit: Callable[[events.Event], None] = lambda event: None,
+        emit: Callable[[StudyNotice], None] = lambda notice: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         spec = self.spec = store.spec
@@ -119,7 +118,7 @@ class Loop:
     ) -> bool:
         claims = self.store.claim_many(n_trials, fits)
         for message in self.store.take_notices():
-            self.emit(events.StudyNotice(message=message, is_error=True))
+            self.emit(StudyNotice(message=message, is_error=True))
         for claim in claims:
             self._take_up(claim)
         return bool(claims)
@@ -131,7 +130,6 @@ class Loop:
             of="records",
         )
         self._held.add(trial)
-        self._emit(events.TrialClaimed, trial, started=time.time())
         ends, has_snapshot = trial.restore(self._recovery.parts)
         # Report what an earlier worker could not, because the database was unavailable.
         means = trial.curves.means.items()
@@ -235,16 +233,6 @@ class Loop:
         behind = self._report(known)
         known = [record for record in known if record.key in trials]
         for record in known:
-            trial = trials[record.key]
-            measured = {
-                name: getattr(record, name) for name in ("iteration", "val_loss", "measures")
-            }
-            self._emit(
-                events.RunEvaluated,
-                trial,
-                seed=trial.trainings[record.key].folder.seed,
-                **measured,
-            )
             self._saving.keep(stack, record)
             if RunState(record.state).has_value:
                 stack.release(record.key)
@@ -297,7 +285,6 @@ class Loop:
         except LeaseLost:
             pass
         else:
-            self._emit(events.TrialEnded, trial, ending=ending, ended=time.time())
             if ending.outcome is RunState.PRUNED:
                 self._saving.drop_snapshots(trial.claim.cell)
         self._held.forget(trial)
@@ -308,10 +295,6 @@ class Loop:
         """Let the runs of a stack that raised an error wait for other stacks; fail those that no other one can help."""
         for trial in self._recovery.failed(keys, error, is_alone, capacity):
             self._finish(trial, trial.ending(RunState.FAILED))
-
-    def _emit(self, kind: type[events.TrialEvent], trial: TrialRuns, **more: Any) -> None:
-        cell, number = trial.place
-        self.emit(kind(cell=cell, trial=number, **more))
 
 
 def score_chosen(spec: StudySpec, folder: StudyFolder, dataset: Dataset) -> None:
@@ -324,13 +307,11 @@ def score_chosen(spec: StudySpec, folder: StudyFolder, dataset: Dataset) -> None
     from sweeplab.tracking.models import load_checkpoint
 
     trials = StudyTrials(folder)
-    choices = {cell: trials.choice(cell) for cell in trials.best_of_cells()}
-    places = [
-        place
-        for choice in choices.values()
-        if choice
-        for place in (choice.place, *choice.rivals)
-    ]
+    places = list[tuple[str, int]]()
+    for cell in trials.best_of_cells():
+        choice = trials.choice(cell)
+        if choice:
+            places += [choice.place, *choice.rivals]
     for run in (run for cell, number in places for run in trials.find(cell, number).runs):
         end, checkpoint = run.read_end(), run.checkpoint()
         if end is None or checkpoint is None or end.whole_val_loss is not None:

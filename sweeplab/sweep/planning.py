@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shlex
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from sweeplab import permissions
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.formats import user_files
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import existing, free_bytes, to_delete
+from sweeplab.files import free_bytes, to_delete
 from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
@@ -149,7 +148,7 @@ def look_ahead(spec: StudySpec, lab: Path) -> Outlook:
     """Return a plan's outlook in its lab."""
     folder = StudyFolder(lab, spec.name)
     trials = StudyTrials(folder).all
-    done = sum(1 for trial in trials if trial.ending and trial.state.counts_towards_budget)
+    done = sum(trial.state.counts_towards_budget for trial in trials)
     ranges = {}
     for name, entry in spec.search.items():
         text = entry.written()
@@ -253,11 +252,6 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
             _check_tracking(folder.lab, spec.track.uri)
     except BadInput as error:
         problems += error.problems
-    try:
-        tempfile.TemporaryFile(dir=existing(folder.path)).close()  # leaves nothing behind
-    except OSError as error:
-        what = f"{folder.lab} cannot be written ({error.strerror or error})"
-        problems.append(Problem(f"{what}; --lab or SWEEPLAB_LAB name another folder"))
     try:
         dataset = inputs.study_dataset(spec)
     except BadInput as error:

@@ -135,65 +135,40 @@ class Remaining:
     def left(self, counted: Mapping[str, int], elapsed: float = 0.0) -> float | None:
         """Return how long the rest takes, given each cell's ended trials and the seconds of the time budget used up.
 
-        None before anything was timed.
+        None before anything was timed, and where neither a number of trials nor a time limits the study.
         """
         budget = self.plan.budget
         most = math.inf if budget.time is None else max(0.0, budget.time - elapsed)
-        if budget.trials_per_cell is None and budget.flops is None:
-            return most
+        if budget.trials_per_cell is None:
+            return None if budget.time is None else most
         by_rule = trained = EXPECTED_TRIALS
         for cell in self.plan.cells:
             by_rule += len(self._shares[cell.cell]) * _by_halving(cell, 0.0)
             trained += sum(self._shares[cell.cell])
-        to_train: dict[str, list[float]] = {}  # shares of runs
+        work = longest = tail = 0.0
         for cell in self.plan.cells:
             begun = [
                 trial.share for (name, _), trial in self._trials.items() if name == cell.cell
             ]
+            ended = counted.get(cell.cell, 0)
+            n_new = cell.n_trials(budget.trials_per_cell) - ended - len(begun)
+            # How much of a run each trial still trains; the last one stands for those to begin.
             shares = [
                 min(1 - share, _by_halving(cell, share) * trained / by_rule)
                 for share in [*begun, 0.0]
             ]
-            to_train[cell.cell] = (
-                shares[:-1] + self._n_new(cell, len(begun), counted) * shares[-1:]
-            )
-        if not any(to_train.values()):
-            return 0.0
-        if not self._seconds.total():
-            return None
-        work = longest = tail = 0.0
-        for cell in self.plan.cells:
-            whole, shares = self._whole_seconds(cell), to_train[cell.cell]
-            work += sum(shares) * whole / self._slots(cell)
-            longest = max(longest, *(share * whole for share in shares), 0.0)
-            if shares:
-                # Of the last trials some train longer than the mean, while the others' slots stay empty.
-                tail = (1 - _by_halving(cell, 0.0)) * whole / 2
+            shares = shares[:-1] + n_new * shares[-1:]
+            if not shares:
+                continue
+            if not self._seconds.total():
+                return None
+            whole = self._whole_seconds(cell)
+            n_slots = max(1.0, cell.stack * len(self.plan.workers) / len(cell.seeds))
+            work += sum(shares) * whole / n_slots
+            longest = max(longest, max(shares) * whole)
+            # Of the last trials some train longer than the mean, while the others' slots stay empty.
+            tail = (1 - _by_halving(cell, 0.0)) * whole / 2
         return min(most, max(work + tail, longest))
-
-    def _n_new(self, cell: CellPlan, n_begun: int, counted: Mapping[str, int]) -> int:
-        """Return how many trials of a cell are to begin."""
-        budget = self.plan.budget
-        if budget.trials_per_cell is not None:
-            return max(
-                0, cell.n_trials(budget.trials_per_cell) - counted.get(cell.cell, 0) - n_begun
-            )
-        assert budget.flops is not None
-        flops, of_round = budget.flops, 0.0
-        for other in self.plan.cells:
-            of_trial, ended = other.train_flops * len(other.seeds), self._shares[other.cell]
-            begun = [
-                trial.share for (name, _), trial in self._trials.items() if name == other.cell
-            ]
-            flops -= of_trial * sum([*ended, *begun])
-            of_round += of_trial * _by_halving(other, 0.0)
-        return math.ceil(max(0.0, flops) / of_round)
-
-    def _slots(self, cell: CellPlan) -> float:
-        """Return how many trials of a cell train at once."""
-        n_slots = cell.stack * len(self.plan.workers) / len(cell.seeds)
-        per_cell = self.plan.budget.trials_per_cell
-        return max(1.0, n_slots if per_cell is None else min(n_slots, cell.n_trials(per_cell)))
 
     def _whole_seconds(self, cell: CellPlan) -> float:
         """Return the seconds of a whole trial of a cell, by its own and, in proportion to FLOPs, by those of others."""
@@ -291,12 +266,13 @@ class StudyProgress:
         match event:
             case TrialClaimed() | RunEvaluated():
                 self.live[event.place] = event
-            case TrialEvent():
+            case TrialEnded():
                 self.live.pop(event.place, None)
+                self._end(event)
             case StudyNotice(is_error=True):
                 self.errors.append(event.message)
-        if not isinstance(event, TrialEnded):
-            return
+
+    def _end(self, event: TrialEnded) -> None:
         ending = event.ending
         self.states[ending.outcome] = self.states.get(ending.outcome, 0) + 1
         if ending.outcome is RunState.FAILED:
@@ -426,11 +402,10 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
 
     With `follow`, continue until nobody runs the study.
     """
-    from sweeplab.lab.storage import open_database
-    from sweeplab.sweep.trials.sharing import Availability, Commands
+    from sweeplab.sweep.trials.sharing import Commands
 
     stream, metric = EventStream(folder), find_metric(folder)
-    commands = Commands(open_database(folder.storage_url), Availability(folder.name))
+    commands = Commands.open(folder)
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
     logs: dict[Path, GrowingFile] = {}
     events, is_last = stream.new(latest_only=True), not follow

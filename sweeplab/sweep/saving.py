@@ -17,7 +17,7 @@ from sweeplab.data.dataset import Dataset
 from sweeplab.errors import StorageUnavailable
 from sweeplab.formatting import bytes_in_words, several
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.events import Event, StudyNotice
+from sweeplab.lab.events import StudyNotice
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import DOES_NOT_FIT, RunState
 from sweeplab.study.plan import stack_capacity
@@ -102,8 +102,7 @@ class Saving:
         before = record.iteration - training.run.values.eval_interval
         is_due = record.iteration // every > before // every
         if has_value and checkpoints != "none":
-            name = "last" if checkpoints == "last" else "best"
-            self._checkpoint(stack, training, record, training.folder.path / name)
+            self._checkpoint(stack, training, record, training.folder.path / checkpoints)
         elif record.state == "running" and is_due and record.iteration:
             self.snapshot(stack, [record.key])
 
@@ -177,7 +176,7 @@ class Saving:
 class Recovery:
     """What a worker has learned from errors: the runs that may cause one, and for each shape the memory that it has."""
 
-    def __init__(self, held: Held, emit: Callable[[Event], None]) -> None:
+    def __init__(self, held: Held, emit: Callable[[StudyNotice], None]) -> None:
         self._held, self._emit = held, emit
         self._suspects: set[str] = set()  # runs of a stack that raised an error
         # The largest stacks that fit, of shapes that did not.

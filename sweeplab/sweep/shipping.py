@@ -159,8 +159,6 @@ def notify_end(
         )
     if errors:
         lines.append(f"error: {errors[0]}")
-    if len(errors) > 1:
-        lines.append(f"and {len(errors) - 1} more")
     text = "\n".join([*lines, f"show it: {folder.command('show')}"])
     unsent = []
     for variable, target in targets.items():

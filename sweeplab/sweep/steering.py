@@ -27,9 +27,9 @@ from sweeplab.lab.studies import Done
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder, named_cell, some_of
 from sweeplab.records.runs import RunState
-from sweeplab.study.file.parse import parse
+from sweeplab.study.file.entries import parse_value
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.problems import Problems, shown
+from sweeplab.study.problems import shown
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.values import Derived
@@ -131,6 +131,7 @@ def resume(folder: StudyFolder) -> Done | None:
     if not folder.is_run:
         return None
     commands = Commands.open(folder)
+    commands.read()
     phase = commands.state.phase
     if phase in ("run", "over"):
         raise BadInput(f"study {folder.name} is running and not paused")
@@ -291,6 +292,7 @@ def _refuse_running(folder: StudyFolder) -> None:
 
 def _commands_of_running(folder: StudyFolder) -> Commands:
     commands = Commands.open(folder)
+    commands.read()
     if is_running(folder, commands):
         return commands
     store, what = open_store(folder), f"study {folder.name} is not running"
@@ -306,13 +308,10 @@ def _said(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def enqueue(
-    folder: StudyFolder, words: Sequence[str], cell: str | None = None, dry_run: bool = False
-) -> Done:
+def enqueue(folder: StudyFolder, words: Sequence[str], cell: str | None = None) -> Done:
     """Enqueue trials with given values (`name=value`), to be tried next: one in every cell that has these values.
 
-    The sampler chooses the searched hyperparameters that are not given. A `cell` narrows it to that one; with `dry_run`
-    nothing is enqueued.
+    The sampler chooses the searched hyperparameters that are not given. A `cell` narrows it to that one.
 
     Raises:
         BadInput: a name is neither searched nor in the grid, there is no such cell, or a value is not allowed.
@@ -332,11 +331,6 @@ def enqueue(
     if not points:
         raise BadInput(
             f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it"
-        )
-    if dry_run:
-        cells = some_of([of.key for of, _ in points])
-        return Done(
-            f"{several(len(points), 'trial')} would be enqueued: one in each of {cells}", []
         )
     with store.storage.transaction():
         added = [_enqueue(store, of, point, {"enqueued": values}) for of, point in points]
@@ -417,10 +411,9 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
     known = [*apart, *sampled]
     values: dict[str, Any] = {}
     for word in words:
-        name, equals, text = word.partition("=")
-        name, errors = canonical(name), Problems()
-        value = parse(text, errors)
-        if not equals or errors.found:
+        name, _, text = word.partition("=")
+        name = canonical(name)
+        if not text:
             raise BadInput(
                 Problem(f"{word!r} lacks a value", "name=value, such as learning_rate=1e-3")
             )
@@ -428,10 +421,9 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
             what = f"{name!r} is neither in the grid nor searched in this study"
             raise BadInput(Problem(what, ", ".join(known), nearest(name, known)))
         try:
-            value = TABLE[name].check(value)
-        except (ValueError, OverflowError):
-            raise BadInput(Problem(f"{name} is {shown(value)}", TABLE[name].allowed)) from None
-        values[name] = value
+            value = values[name] = parse_value(TABLE[name], text)
+        except ValueError:
+            raise BadInput(Problem(f"{name} is {shown(text)}", TABLE[name].allowed)) from None
         if name in apart and value not in apart[name]:
             allowed = " | ".join(map(shown, apart[name]))
             raise BadInput(

@@ -213,8 +213,8 @@ class _Supervisor:
         availability.limit = OUTAGE_SECONDS
         availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
         availability.stopping = lambda: interrupts() > 1
-        self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
-        self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
+        tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
+        self.trackers = [tracker, *open_mirrors(self.spec.fixed, folder.path)]
         self.shipping = Shipping(folder, self.trackers)
         self.elapsed = folder.elapsed_seconds
         self.watched, self.notices = (
@@ -230,16 +230,7 @@ class _Supervisor:
         self._last_notice = ""
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
-        """Show the user the `notices`, then run the study to its end; one that is complete is left as it is."""
-        self.commands.read()
-        # It came to its end before, tracking has all of it, and nobody is to hear of it: MLflow is slow to import.
-        is_done = self.commands.state.status == "complete" and not (
-            self._has_work() or self.spec.notify
-        )
-        if is_done:
-            is_done = len(self.trackers) == 1 and self.tracker.is_complete(
-                run.path for run in self.folder.runs()
-            )
+        """Show the user the `notices`, then run the study to its end."""
         known = versions(self.plan.data.token_digest)
         start = {"versions": known, "host": socket.gethostname(), "pid": os.getpid()}
         self.commands.add("start", start)
@@ -252,9 +243,6 @@ class _Supervisor:
             self.listen(events.Tick(), self.progress)
             for notice in notices:
                 self._take_in(events.StudyNotice(message=notice))
-            if is_done:
-                status = "complete"
-                return StudyEnd(self.folder, status, [])
             description = describe(self.spec, self.folder, self.plan)
             try:
                 for tracker in self.trackers:
@@ -288,17 +276,14 @@ class _Supervisor:
     def _supervise(self) -> None:
         looked = checked = now = time.monotonic()
         n_interrupts = 0
+        # A worker in a queue may begin to run before the first look.
+        self._look_at_places()
+        self.listen(events.Tick(), self.progress)
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
-            places = self.engine.places()
-            if places != self.progress.places:
-                self.progress.places = places
-                self.progress.follow(self.commands.state)
-                # Such as a full disk: others then see the places of before.
-                with suppress(OSError):
-                    self.folder.write_workers(places)
-            is_queued = {place.state for place in places} == {"queued"}
+            self._look_at_places()
+            is_queued = {place.state for place in self.progress.places} == {"queued"}
             is_paused = self.commands.state.phase == "pause" and not len(self.pool)
             if not is_queued and not is_paused:
                 self.elapsed += now - before
@@ -323,6 +308,15 @@ class _Supervisor:
                 self._write_elapsed()
                 checked = time.monotonic()
         self._write_elapsed()
+
+    def _look_at_places(self) -> None:
+        places = self.engine.places()
+        if places != self.progress.places:
+            self.progress.places = places
+            self.progress.follow(self.commands.state)
+            # Such as a full disk: others then see the places of before.
+            with suppress(OSError):
+                self.folder.write_workers(places)
 
     def _write_elapsed(self) -> None:
         self.store.availability.attempt(

@@ -79,10 +79,6 @@ class SeedCurves:
         """Return the trial's value: its lowest mean, or the last one."""
         return self.means.get(self.valued_at(at))
 
-    def valued(self, seed: int, at: Literal["best", "final"]) -> float | None:
-        """Return a run's loss at the iteration that gives the trial its value."""
-        return self._at(seed, self.valued_at(at))
-
     def valued_at(self, at: Literal["best", "final"]) -> int:
         """Return the iteration that gives the trial its value; -1 if none does."""
         if at == "final":
@@ -311,12 +307,9 @@ class TrialRuns:
         evaluated = [point for point in points if point.val_loss is not None] or [nothing]
         best = min(evaluated, key=lambda point: point.val_loss or 0.0)
         last = points[-1] if points else nothing
-        state, n_parts, at = (
-            ending.states[seed],
-            training.run.values.grad_accum,
-            self.spec.objective.at,
-        )
-        valued = self.curves.valued(seed, at)
+        state, n_parts = ending.states[seed], training.run.values.grad_accum
+        valued_at = self.curves.valued_at(self.spec.objective.at)
+        valued = [point.val_loss for point in evaluated if point.iteration <= valued_at]
         where = f"at iteration {last.iteration}"
         why = "asked to stop" if self.is_stopped else "no improvement within its patience"
         reasons = {
@@ -326,13 +319,6 @@ class TrialRuns:
             RunState.DIVERGED: f"loss not finite, or far above its start, {where}",
             RunState.FAILED: f"an error after iteration {last.iteration}",
         }
-        if self.spec.objective.metric != "val_loss":
-            before = [
-                each.val_loss
-                for each in evaluated
-                if each.iteration <= self.curves.valued_at(at)
-            ]
-            valued = next(reversed(before), None)
         return RunEnd(
             state=state,
             stop_reason=reasons[state],
@@ -342,7 +328,7 @@ class TrialRuns:
             best_val_loss=best.val_loss,
             best={**last.extra, **best.measures},  # a metric may be measured at the end alone
             final_val_loss=evaluated[-1].val_loss,
-            valued_val_loss=valued,
+            valued_val_loss=valued[-1] if valued else None,
             train_tokens=last.train_tokens,
             train_flops=float(train_flops(training.run.values, last.iteration)),
             wall_seconds=last.wall_seconds,

@@ -26,7 +26,7 @@ import psutil
 from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.files import make_folder, opened
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.events import Event, StudyNotice, write_notice
+from sweeplab.lab.events import StudyNotice, write_notice
 from sweeplab.permissions import work_for_parent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.engines import LEFT, NUMBER, REFUSED, engine_class
@@ -147,9 +147,8 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     from sweeplab.train.devices import cuda_count
 
     closed = starter.closed
-    availability = Availability(folder.name, OUTAGE_SECONDS)
-    availability.say = _say  # into the log alone: whoever runs the study notices it too
-    availability.stopping = closed.is_set
+    # What it says is for the log alone: whoever runs the study notices it too.
+    availability = Availability(folder.name, OUTAGE_SECONDS, _say, closed.is_set)
     # Plugins are checked by their digests: whoever runs the study has allowed them.
     store, plan = (
         open_store(folder, allow_plugins=True, wait=availability),
@@ -160,7 +159,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
         if plan["device"] == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         elif not cuda_count():
-            print("the study trains on GPUs, and there is no CUDA device here", file=sys.stderr)
+            _say("the study trains on GPUs, and there is no CUDA device here")
             return REFUSED
     import torch
 
@@ -169,20 +168,16 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     theirs = store.commands.state.versions
     different = version_differences(versions(dataset.token_digest), theirs)
     if different:
-        print(
-            f"the study's other workers have another version of {', '.join(different)}",
-            file=sys.stderr,
-        )
+        _say(f"the study's other workers have another version of {', '.join(different)}")
         return REFUSED
     starter.follow(folder, store.commands)
     threading.Thread(target=write_use, args=(folder, closed), daemon=True).start()
     name = uuid.uuid4().hex
 
-    def emit(event: Event) -> None:
-        if isinstance(event, StudyNotice):
-            _say(event.message)
-            with suppress(OSError):  # such as a full disk; the log has it too
-                write_notice(folder, name, event)
+    def emit(notice: StudyNotice) -> None:
+        _say(notice.message)
+        with suppress(OSError):  # such as a full disk; the log has it too
+            write_notice(folder, name, notice)
 
     Loop(store, dataset, folder, emit, closed.is_set).run()
     return starter.exit_code(folder, store.commands)

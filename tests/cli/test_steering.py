@@ -192,7 +192,8 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder):
     assert "next   sweeplab resume long\n" in said, (
         "with the options of `run` it would undo the extension"
     )
-    assert Commands.open(study).state.status == "interrupted"
+    commands = Commands.open(study)
+    assert commands.read() and commands.state.status == "interrupted"
     assert cli("stop", "long").code == 2
 
 

@@ -15,7 +15,7 @@ from tiny_study import dataset, losses, opened, tiny, work
 from tracked import Tracked
 
 from sweeplab import load_study
-from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
+from sweeplab.lab.events import EventStream, RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.laws.assessment import assess
 from sweeplab.laws.forms import LAWS
 
@@ -74,11 +74,12 @@ def test_a_study_file_becomes_trials_records_and_a_page(tmp_path, monkeypatch):
 
 
 def test_a_study_is_trained_and_told(tiny, work):
-    folder, store, events = work(tiny(grid={"n_embd": [16, 32]}))
+    folder, store, _ = work(tiny(grid={"n_embd": [16, 32]}))
     ends = {run.read_start().key: run.read_end() for run in folder.runs()}
     assert len(ends) == 8
     assert {end.state for end in ends.values()} == {"complete"}
-    assert Counter(map(type, events)) == {TrialClaimed: 8, RunEvaluated: 24, TrialEnded: 8}
+    told = Counter(map(type, EventStream(folder).new()))
+    assert told == {TrialClaimed: 8, RunEvaluated: 24, TrialEnded: 8}
     for cell in store.cells:
         for trial in store.trials(cell):
             end = ends[f"{cell.key}/{trial.number}/0"]

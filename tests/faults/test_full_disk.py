@@ -5,10 +5,9 @@ The disk is a real one of some megabytes (tmpfs), which another file takes up an
 
 import pytest
 from faults.disk import Disk, mounted
-from tiny_study import expire_leases
+from tiny_study import expire_leases, on_report
 
 from sweeplab.errors import StorageUnavailable
-from sweeplab.lab.events import RunEvaluated
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.options import Pruner
 from sweeplab.study.spec import Budget, Engine
@@ -37,6 +36,7 @@ def spec(tiny):
 
 def open_on(disk, spec, dataset):
     folder = StudyFolder((disk.path if isinstance(disk, Disk) else disk) / "lab", spec.name)
+    folder.path.mkdir(parents=True, exist_ok=True)
     return folder, Store.create(spec, dataset.sizes, folder.storage_url)
 
 
@@ -70,13 +70,14 @@ def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(
     said = []
     store.availability.limit, store.availability.say = 600.0, said.append
 
-    def meanwhile(event):
-        if isinstance(event, RunEvaluated) and event.iteration == 10:
+    def meanwhile(report):
+        if report.iteration == 10:
             disk.fill()
-        if isinstance(event, RunEvaluated) and event.iteration == 40:
+        if report.iteration == 40:
             disk.free()
 
-    Loop(store, dataset, folder, meanwhile).run()
+    on_report(store, meanwhile)
+    Loop(store, dataset, folder).run()
     assert found(folder, store) == expected
     assert (
         f"does not answer: {NO_ROOM}" in said[0]
@@ -93,14 +94,15 @@ def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(
     folder, store = open_on(disk, spec, dataset)
     store.availability.limit = 0.2
 
-    def fill(event):
-        if isinstance(event, RunEvaluated) and event.iteration == at:
+    def fill(report):
+        if report.iteration == at:
             disk.fill()
 
+    on_report(store, fill)
     with pytest.raises(
         StorageUnavailable, match=f"the storage of study tiny does not answer: {NO_ROOM}"
     ):
-        Loop(store, dataset, folder, fill).run()
+        Loop(store, dataset, folder).run()
     disk.free()
     _, again = open_on(disk, spec, dataset)
     expire_leases(store)

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from sweeplab.lab.events import RunEvaluated, StudyNotice, TrialEnded
+from sweeplab.lab.events import StudyNotice
 from sweeplab.records.runs import DOES_NOT_FIT
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.train.stack import Stack
@@ -69,10 +69,6 @@ def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
         True,
         2,
     ]
-    evaluated = [
-        (event.place, event.iteration) for event in heard if isinstance(event, RunEvaluated)
-    ]
-    assert len(set(evaluated)) == 8 * 3
     assert all(run.read_end().grad_accum is None for run in folder.runs())
 
 
@@ -133,8 +129,8 @@ def test_a_run_that_does_not_fit_fails_once_with_the_sizes_and_spares_smaller_on
     tiny, work, monkeypatch
 ):
     holds(monkeypatch, 1, 0, ERRORS["the CPU's"])
-    folder, _, heard = work(tiny(budget=Budget(trials_per_cell=5), engine=Engine(stack=1)))
-    ends = [event.ending for event in heard if isinstance(event, TrialEnded)]
+    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=5), engine=Engine(stack=1)))
+    ends = [run.read_end().ending for run in folder.runs()]
     assert [end.outcome for end in ends] == ["failed"] * 3, "a cell gives up after three"
     for end in ends:
         assert end.error.startswith(DOES_NOT_FIT + ": ") and "\n" not in end.error
@@ -147,7 +143,6 @@ def test_a_run_that_does_not_fit_fails_once_with_the_sizes_and_spares_smaller_on
 TIGHT = """\
 import json, resource, sys
 import psutil, torch
-from sweeplab.lab.events import RunEvaluated, StudyNotice
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.inputs import study_dataset
@@ -160,18 +155,20 @@ at, spare = int(sys.argv[2]), float(sys.argv[3])
 spec = read_study(Path("tight.yaml"), [*sys.argv[4:], "--name " + sys.argv[1]])
 dataset = study_dataset(spec)
 folder = StudyFolder(Path("lab"), spec.name)
+folder.path.mkdir(parents=True)
 store = Store.create(spec, dataset.sizes, folder.storage_url)
-said = []
+said, report_many = [], store.report_many
 
-def emit(event):
-    if isinstance(event, StudyNotice):
-        said.append(event.message)
+def report(reports):
+    verdicts = report_many(reports)
     global spare
-    if isinstance(event, RunEvaluated) and event.iteration == at and spare:
+    if spare and at in [each.iteration for each in reports]:
         used, spare = psutil.Process().memory_info().vms + 1e6 * spare, 0
         resource.setrlimit(resource.RLIMIT_AS, (int(used),) * 2)
+    return verdicts
 
-Loop(store, dataset, folder, emit).run()
+store.report_many = report
+Loop(store, dataset, folder, lambda notice: said.append(notice.message)).run()
 print(json.dumps(said))
 """
 STUDY = """\

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from faults import kills
 from sqlalchemy.exc import OperationalError
-from tiny_study import claim_one, expire_leases
+from tiny_study import claim_one, expire_leases, on_report
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.study.options import Pruner
@@ -76,7 +76,7 @@ def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(
     store.availability.limit = 60.0
     threading.Timer(0.5, lock.free).start()
     store.finish(second, "complete", 2.0, {})
-    assert store.counts()[0].counted == 1
+    assert store.tallies()[0].counted == 1
 
 
 def test_an_ending_of_which_the_answer_was_lost_is_told_once(tiny, opened, monkeypatch):
@@ -115,12 +115,9 @@ def test_a_worker_that_lost_its_database_for_good_has_saved_its_runs(
     folder, store = opened(spec)
     locks = []
 
-    def lose(event):
-        if type(event).__name__ == "RunEvaluated" and not locks:
-            locks.append(Locked(folder))
-
+    on_report(store, lambda report: locks or locks.append(Locked(folder)))
     with pytest.raises(StorageUnavailable):
-        Loop(store, dataset, folder, lose).run()
+        Loop(store, dataset, folder).run()
     locks[0].free()
     assert [run.read_end() for run in folder.runs()] == [None, None]
     assert all(list(run.path.glob("state*")) for run in folder.runs())

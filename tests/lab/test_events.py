@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tiny_study import on_report
 
 from sweeplab.lab.events import EventStream, RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.study.spec import Budget, Engine
@@ -17,7 +18,8 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
     spec = tiny(budget=Budget(trials_per_cell=2), seeds=[0, 1], engine=Engine(stack=2))
     folder, store = opened(spec)
     feed, heard = EventStream(folder), []
-    Loop(store, dataset, folder, lambda event: heard.extend(feed.new())).run()
+    on_report(store, lambda report: heard.extend(feed.new()))
+    Loop(store, dataset, folder).run()
     heard += [*feed.new(), *feed.new()]
     for trial in (0, 1):
         own = [type(event) for event in heard if event.trial == trial]

@@ -210,6 +210,7 @@ def test_an_encoder_of_masked_text_goes_on_with_labels(study_of, tmp_path):
     spec = study_of(text.replace("max_iters: 4", "max_iters: 4, learning_rate: 1e-8"))
     plan, _, dataset = make_plan(spec, tmp_path / "lab")
     folder = StudyFolder(tmp_path / "lab", spec.name)
+    folder.path.mkdir(parents=True, exist_ok=True)
     store = Store.create(spec, dataset.sizes, folder.storage_url)
     Loop(store, dataset, folder).run()
     (run,) = folder.runs()

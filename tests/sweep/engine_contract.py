@@ -152,7 +152,7 @@ class EngineContract:
         study.start()
         study.wait(study.is_over)
         assert study.ended() == {0: 0, 1: 0}, study.logs()
-        assert study.store.counts()[0].counted == 4 and study.store.n_held() == 0
+        assert study.store.tallies()[0].counted == 4 and study.store.n_held() == 0
         for run in study.folder.runs():
             iterations = [point.iteration for point in run.points()]
             assert run.read_end() and len(iterations) == len({*iterations})
@@ -171,7 +171,7 @@ class EngineContract:
         study.heard.clear()
         study.start(0)
         study.wait(lambda: 0 in study.ended())
-        assert study.ended() == {0: 0} and study.store.counts()[0].counted == 4
+        assert study.ended() == {0: 0} and study.store.tallies()[0].counted == 4
 
     @pytest.mark.slow
     def test_one_that_has_not_begun_can_be_stopped_and_killed(self, begin):

@@ -4,9 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from optuna.trial import TrialState
-from tiny_study import claim_one, losses
+from tiny_study import claim_one, losses, on_report
 
-from sweeplab.lab.events import RunEvaluated, TrialClaimed
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.sharing import Commands
@@ -17,29 +16,28 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def work(opened, dataset):
-    """Return a function that works on a study as one worker, and gives commands at some of the events it tells."""
+    """Return a function that works on a study as one worker, and gives commands at some of the values it reports."""
 
     def run(spec, *at):
-        """Each of `at` is a condition on an event and the command that another process gives when first it holds."""
+        """Each of `at` is a condition on a report and the command that another process gives when first it holds."""
         folder, store = opened(spec)
-        events, left = [], list(at)
+        reports, left = [], list(at)
 
-        def emit(event):
-            events.append(event)
-            if left and left[0][0](event):
+        def hear(report):
+            reports.append(report)
+            if left and left[0][0](report):
                 Commands.open(folder).add(*left.pop(0)[1])
 
-        Loop(store, dataset, folder, emit).run()
+        on_report(store, hear)
+        Loop(store, dataset, folder).run()
         assert not left, "every command was given"
-        return folder, store, events
+        return folder, store, reports
 
     return run
 
 
 def evaluated(iteration, trial=0):
-    return lambda event: (
-        isinstance(event, RunEvaluated) and (event.iteration, event.trial) == (iteration, trial)
-    )
+    return lambda report: (report.iteration, report.claim.number) == (iteration, trial)
 
 
 def test_what_holds_follows_from_all_commands(opened, tiny):
@@ -88,10 +86,8 @@ def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same
     engine = Engine(stack=2)
     whole, _, _ = work(tiny(name="whole", engine=engine))
     spec = tiny(name="parts", engine=engine)
-    folder, store, events = work(spec, (evaluated(0), ("wanted", wanted)))
-    assert max(event.iteration for event in events if isinstance(event, RunEvaluated)) == 10, (
-        "one evaluation after the command"
-    )
+    folder, store, reports = work(spec, (evaluated(0), ("wanted", wanted)))
+    assert max(report.iteration for report in reports) == 10, "one evaluation after the command"
     assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.RUNNING}
     assert store.n_held() == 0
     Commands.open(folder).add("wanted", "run")
@@ -132,14 +128,9 @@ def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, d
     asked = {"learning_rate": 1e-3}
     claimed = []
 
-    def enqueue(event):
-        if isinstance(event, TrialClaimed):
-            claimed.append(
-                (
-                    event.cell,
-                    folder.run(event.cell, event.trial, 0).read_start().sampled == asked,
-                )
-            )
+    def enqueue(report):
+        if report.iteration == 0:
+            claimed.append((report.claim.cell.key, report.claim.sampled == asked))
             if len(claimed) == 2:  # as another process does
                 _, other = opened(spec)
                 other.study(other.cells[1]).enqueue_trial(asked)
@@ -147,6 +138,7 @@ def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, d
                     "enqueue", {"trials": [(other.cells[1].key, 0)], "values": asked}
                 )
 
-    Loop(store, dataset, folder, enqueue).run()
+    on_report(store, enqueue)
+    Loop(store, dataset, folder).run()
     assert claimed[2] == ("n_embd=24", True), "and the stack of the first shape ends for it"
     assert sum(cell == "n_embd=16" for cell, _ in claimed) == 6

@@ -26,10 +26,6 @@ def test_the_losses_where_a_trial_is_valued_are_of_one_iteration():
     for seed, losses in enumerate(((4.0, 1.0, 3.0), (5.0, 2.5, 1.0))):
         for at, loss in enumerate(losses):
             curves.add(seed, 10 * at, loss, ended=at == 2)
-    assert [curves.valued(seed, "best") for seed in (0, 1)] == [1.0, 2.5] and curves.value(
-        "best"
-    ) == 1.75
-    assert [curves.valued(seed, "final") for seed in (0, 1)] == [3.0, 1.0] and curves.value(
-        "final"
-    ) == 2.0
-    assert SeedCurves([0]).valued(0, "best") is None
+    assert (curves.valued_at("best"), curves.value("best")) == (10, 1.75)
+    assert (curves.valued_at("final"), curves.value("final")) == (20, 2.0)
+    assert SeedCurves([0]).value("best") is None

@@ -101,16 +101,16 @@ def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, ope
     folder, store = work(spec)
     _, other = opened(spec)
     number = pruned(store)[0]
-    before = [each.counts()[0] for each in (store, other)]
+    before = [each.tallies()[0].counted for each in (store, other)]
     assert before[0] == before[1] and not other.has_room()
     resume_trial(folder, number)
     with pytest.raises(BadInput, match="was not pruned: running"):
         resume_trial(folder, number)
     for each in (store, other):
         assert each.poll_commands()
-        (counts,) = each.counts()
-        assert (counts.counted, counts.running) == (
-            before[0].counted - 1,
+        (tally,) = each.tallies()
+        assert (tally.counted, len(tally.running())) == (
+            before[0] - 1,
             1,
         ) and each.has_room()
     claim = claim_one(other)
@@ -125,8 +125,8 @@ def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, ope
     assert not other.report_many([Report(claim, 20, 9.0)]).behind, "which the pruner would end"
     other.finish(claim, "complete", 4.0, {"train_flops": 1.0})
     for each in (store, other):
-        (counts,) = each.counts()
-        assert (counts.counted, counts.running) == (before[0].counted, 0)
+        (tally,) = each.tallies()
+        assert (tally.counted, tally.running()) == (before[0], [])
     trials = store.trials(store.cells[0])
     assert [trial.number for trial in trials] == [0, 1, 2, 3]
     assert (trials[number].value, trials[number].user_attrs["outcome"]) == (4.0, "complete")

@@ -30,6 +30,7 @@ HALVING = Pruner(type="asha", options={"min_resource": 10, "reduction_factor": 2
 def result_of(spec, dataset, lab):
     """Work on a study that is stopped twice, ship it, and return what it came to."""
     folder = StudyFolder(lab, spec.name)
+    folder.path.mkdir(parents=True, exist_ok=True)
     for n_steps in (7, 31, None):
         left = iter(range(n_steps or 1_000_000))
         store = Store.create(spec, dataset.sizes, folder.storage_url)

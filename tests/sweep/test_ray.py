@@ -8,7 +8,6 @@ import sys
 import time
 from collections import defaultdict
 from contextlib import suppress
-from pathlib import Path
 
 import postgres_server
 import psutil
@@ -270,8 +269,6 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
     ):
         what = "does not use Ray Client; allowed: HOST:PORT of the cluster's head, auto"
         assert what in said(*words, **known)
-    floor = f'"ray>={ray.OLDEST}"'
-    assert floor in Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
     without = "import sys; sys.modules['ray'] = None; from sweeplab.sweep.engines.ray import connect; connect('auto')"
     ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True)
     assert (

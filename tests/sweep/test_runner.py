@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from optuna.trial import TrialState
 from references.serial_loop import windows
-from tiny_study import claim_one, losses
+from tiny_study import claim_one, losses, on_report
 from torch.nn.functional import cross_entropy
 
 from sweeplab.data.batches import limited
 from sweeplab.data.objectives import make_objective
-from sweeplab.lab.events import RunEvaluated, TrialEnded
 from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
 from sweeplab.runs import open_run
 from sweeplab.study.options import Pruner
@@ -157,16 +156,17 @@ def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands
     spec = tiny(seeds=[0, 1], budget=Budget(trials_per_cell=1))
     folder, store = opened(spec)
 
-    def end_beside(event):
+    def end_beside(report):
         """Write the end of the first seed's run, as the worker that held the trial before may."""
-        if isinstance(event, RunEvaluated) and event.iteration == 10 and event.seed == 0:
+        if report.iteration == 10:
             ending = TrialEnding(
                 RunState.PRUNED, 3.25, {0: RunState.PRUNED, 1: RunState.PRUNED}
             )
             end = RunEnd(state=RunState.PRUNED, value=3.25, iteration=10, ending=ending)
             folder.run("all", 0, 0).write_end(end)
 
-    Loop(store, dataset, folder, end_beside).run()
+    on_report(store, end_beside)
+    Loop(store, dataset, folder).run()
     (trial,) = store.trials(store.cells[0])
     ends = [run.read_end() for run in folder.runs()]
     assert (trial.state, trial.user_attrs["outcome"]) == (TrialState.PRUNED, "pruned")
@@ -185,9 +185,9 @@ def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_loss
     content = bytearray(kept[-1].read_bytes())
     content[100] ^= 1
     kept[-1].write_bytes(content)
-    _, _, events = work(spec)
+    _, _, reports = work(spec)
     assert losses(folder) == losses(whole)
-    trained = [event.iteration for event in events if isinstance(event, RunEvaluated)]
+    trained = [report.iteration for report in reports]
     assert 0 < trained[0] < 40 and len(kept) == 2, "not from the start again"
     assert not list(run.path.glob("state*"))
 
@@ -203,11 +203,10 @@ def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opene
             connection.exec_driver_sql(
                 "UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0"
             )
-    events = []
-    Loop(store, dataset, folder, events.append).run()
-    first = next(event for event in events if isinstance(event, TrialEnded))
-    assert (first.trial, first.ending.outcome) == (0, outcome)
-    assert ("10 workers in turn died" in (first.ending.error or "")) == (outcome == "failed")
+    Loop(store, dataset, folder).run()
+    end = folder.run("all", 0, 0).read_end()
+    assert end.ending.outcome == outcome
+    assert ("10 workers in turn died" in (end.error or "")) == (outcome == "failed")
 
 
 def test_a_run_folder_survives_a_torn_line(tiny, work):

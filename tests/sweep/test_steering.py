@@ -68,7 +68,7 @@ def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept):
     assert store.has_room()
     (claim,) = finish_all(store)
     assert (claim.number, claim.sampled) == (2, {"learning_rate": 1e-3})
-    assert store.counts()[0].counted == 3 and not store.has_room()
+    assert store.tallies()[0].counted == 3 and not store.has_room()
 
 
 def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept):

@@ -339,7 +339,7 @@ def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch):
         claim_one(store)
     monkeypatch.undo()
     (ended,) = store.trials(store.cells[0])
-    assert ended.value == 3.0 and store.counts()[0].running == 0
+    assert ended.value == 3.0 and store.tallies()[0].running() == []
     assert claim_one(store) and len(store.trials(store.cells[0])) == 2
 
 

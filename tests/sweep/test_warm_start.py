@@ -3,6 +3,7 @@
 import math
 import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from optuna.trial import TrialState
@@ -12,6 +13,7 @@ from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.lab.storage import WARM_START
 from sweeplab.lab.studies import write_study
+from sweeplab.records.runs import RunState
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.space import spaces_of
@@ -21,7 +23,7 @@ from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials import warm_start
 from sweeplab.sweep.trials.sharing import Report
-from sweeplab.sweep.trials.warm_start import FinishedTrial, add_warm_starts, read_warm_starts
+from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,9 +57,10 @@ def elsewhere(tiny, dataset, monkeypatch):
         for number, (changed, value, *ended) in enumerate(trials):
             outcome, iteration = ended or ("complete", 20)
             values = space.typical.replace(device="cpu", dtype="float32").as_dict() | changed
-            studies[name].append(
-                FinishedTrial(f"all/{number}", values, outcome, value, iteration)
-            )
+            ended = {"state": RunState(outcome), "value": value}
+            ends = [SimpleNamespace(iteration=iteration)]
+            place = {"cell": "all", "number": number}
+            studies[name].append(SimpleNamespace(**place, **ended, ends=ends, values=values))
         return name
 
     return make
@@ -86,13 +89,13 @@ def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, w
     assert {trial.value: trial.params for trial in known(new)} == theirs
     places = [trial.user_attrs[WARM_START]["place"] for trial in known(new)]
     assert places == [f"n_embd=32/{number}" for number in range(3)]
-    assert [(each.counted, each.running) for each in new.counts()] == [(0, 0)] * 2
+    assert [(each.counted, each.running()) for each in new.tallies()] == [(0, [])] * 2
     claims = [claim_one(new, lambda cell: cell.index == 0) for _ in range(5)]
     assert [claim and claim.number for claim in claims] == [3, 4, 5, 6, None], (
         "its budget is its own trials'"
     )
     new.finish(claims[0], "complete", 99.0, {})
-    assert new.counts()[0].counted == 1
+    assert new.tallies()[0].counted == 1
 
 
 @pytest.mark.slow

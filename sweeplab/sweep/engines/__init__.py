@@ -168,11 +168,7 @@ class WorkerEngine(ABC):
         )
         variables[NUMBER] = str(index)
         if resources.gpu is not None:
-            visible = [
-                gpu.strip()
-                for gpu in base.get("CUDA_VISIBLE_DEVICES", "").split(",")
-                if gpu.strip()
-            ]
+            visible = base.get("CUDA_VISIBLE_DEVICES", "").replace(",", " ").split()
             variables["CUDA_VISIBLE_DEVICES"] = (
                 visible[resources.gpu] if visible else str(resources.gpu)
             )

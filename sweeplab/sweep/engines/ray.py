@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from packaging.version import Version
-
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_bytes, read_own, write_whole
 from sweeplab.hyperparameters import AUTO
@@ -36,7 +34,6 @@ from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines import LEFT, UNSEEN, WorkerEngine, begin
 
 INSTALL = "pip install 'sweeplab[ray]'"
-OLDEST = "2.59"  # the first that starts its clusters with a token by default
 OPEN = "the Ray cluster asks for no token: whoever can reach it can run programs as its owner"
 START = "export RAY_AUTH_MODE=token && ray get-auth-token --generate && ray start --head"
 CLOSES = f"start it again by {START}"
@@ -55,7 +52,7 @@ def connect(address: str) -> Any:
     """Return Ray's module, connected to a cluster.
 
     Raises:
-        BadInput: Ray is not installed or too old, the address is Ray Client's, only a study file names it, or no
+        BadInput: Ray is not installed, the address is Ray Client's, only a study file names it, or no
             cluster answers there.
     """
     # Else Ray prints what happens to nodes on standard output, which commands use for their results.
@@ -64,8 +61,6 @@ def connect(address: str) -> Any:
         import ray
     except ModuleNotFoundError:
         raise _refused(f"Ray is not installed: {INSTALL}") from None
-    if Version(ray.__version__) < Version(OLDEST):
-        raise _refused(f"Ray {ray.__version__} is older than {OLDEST}: {INSTALL}")
     if ray.is_initialized():
         return ray
     at, cure = _running() if address == AUTO else address, STARTS

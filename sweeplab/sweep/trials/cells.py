@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import optuna
 import sqlalchemy as sql
@@ -88,16 +88,6 @@ def forwards(storage: Storage) -> Storage:
         setattr(storage, name, forwarded(name))
     abc.update_abstractmethods(storage)
     return storage
-
-
-class CellCounts(NamedTuple):
-    """The progress of one cell; `waiting` counts enqueued trials."""
-
-    cell: Cell
-    counted: int
-    running: int
-    waiting: int
-    failed: int
 
 
 def is_own(trial: FrozenTrial) -> bool:

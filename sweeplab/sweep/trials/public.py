@@ -54,7 +54,7 @@ class PublicStorage(BaseStorage):
     can_reopen = False
 
     def __init__(self, url: str) -> None:
-        self.url, self.engine = url, storage.open_database(url)
+        self.engine = storage.open_database(url)
         self.inner = RDBStorage(url, engine_kwargs=storage.engine_arguments(url))
         storage.serialize(self.inner.engine)
         sql.event.listen(self.inner.engine, "before_cursor_execute", self._note_writing)
@@ -130,16 +130,6 @@ class PublicStorage(BaseStorage):
                 continue
             cell.trials[trial.number] = trial
             cell.file(trial_id, trial)
-
-    @property
-    def unended(self) -> dict[int, int]:
-        """Return the ids of unended trials and of their studies."""
-        studies = map(self.get_study_id_from_name, optuna.get_all_study_names(self))
-        return {
-            trial_id: study_id
-            for study_id in studies
-            for trial_id in self.cell(study_id).unended
-        }
 
     def refresh(self, trial_ids: Sequence[int]) -> None:
         """Read unended trials again."""

@@ -189,7 +189,7 @@ class Owner:
     def read(cls, text: str) -> Owner:
         """Parse an owner from a lease."""
         host, pid, *rest = text.split("|")
-        return cls(host, int(pid), *rest[-3:])  # versions of before wrote when it began, too
+        return cls(host, int(pid), *rest)
 
     @classmethod
     def of_this_process(cls) -> Owner:
@@ -427,8 +427,8 @@ class ControlState:
                     "budget": None,
                     "status": None,
                     "started": command.given,
+                    "versions": value.get("versions", {}),
                 }
-                changes["versions"] = value.get("versions", {})
             case "ended":
                 changes = {"phase": "ended", "status": value}
             case "wanted":  # the phase, as the databases of labs spell this kind
@@ -452,14 +452,8 @@ class Commands:
 
     @classmethod
     def open(cls, folder: StudyFolder) -> Commands:
-        """Open the commands of a study, read up to now.
-
-        Raises:
-            StorageUnavailable: its database does not answer.
-        """
-        commands = cls(open_database(folder.storage_url), Availability(folder.name))
-        commands.read()
-        return commands
+        """Open the commands of a study; none is read yet."""
+        return cls(open_database(folder.storage_url), Availability(folder.name))
 
     def read(self) -> list[Command]:
         """Return the commands that are new since the last time, and apply them to the state."""

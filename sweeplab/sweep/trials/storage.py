@@ -92,11 +92,9 @@ class TrialStorage(BaseStorage):
         """Drop the cached trials; the next transaction reads them again."""
         self._cells: dict[int, CachedTrials] = {}
         self._by_id: dict[int, tuple[int, FrozenTrial]] = {}
-        self.unended: dict[int, int] = {}  # ids of trials and of their studies
         self._last = 0
         self._writes: dict[str, dict[tuple[int, str | int], dict[str, Any]]] = {}
         self._changed: dict[int, FrozenTrial] = {}
-        self._is_dirty = False
 
     # ------------------------------------------------------------------ transactions
 
@@ -127,12 +125,11 @@ class TrialStorage(BaseStorage):
                     yield self._connection
                     self._write()
             except BaseException:
-                if self._is_dirty:
+                if self._connection is not None:
                     self._forget()
                 raise
             finally:
                 self._connection = None
-            self._is_dirty = False
 
     @contextmanager
     def reading(self) -> Iterator[sql.Connection]:
@@ -151,8 +148,9 @@ class TrialStorage(BaseStorage):
     def _read_changes(self) -> None:
         """Read new trials, and those that were unended at the last reading."""
         ids: dict[str, list[int]] = {TrialState.RUNNING.name: [], TrialState.WAITING.name: []}
-        for trial_id in self.unended:
-            ids[self._by_id[trial_id][1].state.name].append(trial_id)
+        for cell in self._cells.values():
+            for trial_id, trial in cell.unended.items():
+                ids[trial.state.name].append(trial_id)
         unended = {state: listed(of_state) for state, of_state in ids.items()}
         try:
             rows = self._run(self._sql.changes, last=self._last, **unended)
@@ -182,7 +180,7 @@ class TrialStorage(BaseStorage):
                         time and time.replace(tzinfo=UTC).astimezone().replace(tzinfo=None),
                     )
                 self._fill(row.trial_id, trial, contents.get(row.trial_id, []))
-                self._file(row.study_id, row.trial_id, trial)
+                cell.file(row.trial_id, trial)
         except BaseException:
             self._forget()
             raise
@@ -216,7 +214,7 @@ class TrialStorage(BaseStorage):
         self.refresh([trial_id])
         trial = self._own(trial_id)
         trial.state, trial.datetime_complete = TrialState.RUNNING, None
-        self._is_dirty, self._changed[trial_id] = True, trial
+        self._changed[trial_id] = trial
         return True
 
     def read_again(self, trial_ids: Iterable[int]) -> None:
@@ -236,7 +234,7 @@ class TrialStorage(BaseStorage):
             self._cells[study_id] = CachedTrials(known.trials, known.ids, known.unended, ended)
             copied = self._own(trial_id)
             copied.state = TrialState.WAITING  # differs from any state that is read
-            self._file(study_id, trial_id, copied)
+            self._cells[study_id].file(trial_id, copied)
 
     def refresh_system_attrs(self, study_ids: Container[int]) -> None:
         """Read the system attributes of these studies' unended trials again, where halving keeps its rungs."""
@@ -291,13 +289,6 @@ class TrialStorage(BaseStorage):
         values = sorted(parts.get("value", ()), key=lambda row: int(row.key))
         trial.values = [_SPECIAL.get(row.text, row.number) for row in values] or None
 
-    def _file(self, study_id: int, trial_id: int, trial: FrozenTrial) -> None:
-        self.cell(study_id).file(trial_id, trial)
-        if trial.state.is_finished():
-            self.unended.pop(trial_id, None)
-        else:
-            self.unended[trial_id] = study_id
-
     def _own(self, trial_id: int) -> FrozenTrial:
         """Replace a cached trial by a copy and return the copy, which may be changed: callers may hold the old one."""
         study_id, trial = self._by_id[trial_id]
@@ -312,7 +303,6 @@ class TrialStorage(BaseStorage):
 
     def _add(self, kind: str, of: int, key: str | int, *content: Any) -> None:
         """Write a row when the transaction ends, in place of that of the same key."""
-        self._is_dirty = True
         row = dict(zip(CONTENT[kind].split()[1:], (of, key, *content), strict=True))
         self._writes.setdefault(kind, {})[of, key] = row
 
@@ -344,7 +334,6 @@ class TrialStorage(BaseStorage):
                 template = _empty_trial(0, number, TrialState.RUNNING)
                 template.datetime_start = datetime.now()
             row = {"number": number, "study_id": study_id, **_row_of(template)}
-            self._is_dirty = True
             trial_id: int = self._run(self._sql.new, **row).scalar_one()
             self._last = max(self._last, trial_id)
             trial = _empty_trial(trial_id, number, template.state)
@@ -353,7 +342,7 @@ class TrialStorage(BaseStorage):
             self._by_id[trial_id] = (study_id, trial)
             cell.trials.append(trial)
             cell.ids.append(trial_id)
-            self._file(study_id, trial_id, trial)
+            cell.file(trial_id, trial)
             for objective, value in enumerate(trial.values or ()):
                 self._add("value", trial_id, objective, *self._sql.stored_value(value))
             for name, value in trial.params.items():
@@ -422,8 +411,8 @@ class TrialStorage(BaseStorage):
                 trial.datetime_start = datetime.now()
             if state.is_finished():
                 trial.datetime_complete = datetime.now()
-            self._is_dirty, self._changed[trial_id] = True, trial
-            self._file(study_id, trial_id, trial)
+            self._changed[trial_id] = trial
+            self.cell(study_id).file(trial_id, trial)
             return True
 
     def set_trial_intermediate_value(
@@ -494,11 +483,6 @@ class TrialStorage(BaseStorage):
                 return self._study_ids[study_name]
             self._read_studies()
         raise KeyError(f"there is no study {study_name!r}")
-
-    def get_study_name_from_id(self, study_id: int) -> str:
-        """Return a study's name."""
-        self._check_study(study_id)
-        return next(name for name, known in self._study_ids.items() if known == study_id)
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
         """Return a study's directions."""

@@ -11,7 +11,6 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import optuna
@@ -29,7 +28,7 @@ from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials import sharing
-from sweeplab.sweep.trials.cells import Asker, CellCounts, CellTally, is_own
+from sweeplab.sweep.trials.cells import Asker, CellTally, is_own
 from sweeplab.sweep.trials.public import open_storage
 from sweeplab.sweep.trials.sharing import Availability, Claim, Command, Lease, Report, Verdicts
 
@@ -95,8 +94,6 @@ class Store:
     @classmethod
     def create(cls, spec: StudySpec, sizes: Sizes, url: str) -> Store:
         """Create the missing parts of the storage, and open it; call this before any worker starts."""
-        if url.startswith("sqlite"):
-            Path(str(sql.make_url(url).database)).parent.mkdir(parents=True, exist_ok=True)
         store = cls(spec, sizes, url)
         sharing.TABLES.create_all(store.storage.engine)
         known = set(optuna.get_all_study_names(store.storage))
@@ -275,14 +272,13 @@ class Store:
         return None if self.trial_id(cell, best.number) in self._held else (cell, best)
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
-        cells = {self.study_id(cell): cell for cell in self.cells}
-        running = []
-        for trial_id, study_id in self.storage.unended.items():
-            if trial_id not in held and study_id in cells:
-                trial = self.storage.cell(study_id).unended[trial_id]
-                if trial.state == TrialState.RUNNING:
-                    running.append((cells[study_id], trial))
-        return sorted(running, key=lambda pair: (pair[0].index, pair[1].number))
+        found = []
+        for cell in self.cells:
+            running = sorted(self.tally(cell).running(), key=lambda trial: trial.number)
+            for trial in running:
+                if self.trial_id(cell, trial.number) not in held:
+                    found.append((cell, trial))
+        return found
 
     def _ask_where_there_is_room(self, fitting: Sequence[Cell]) -> Claim | None:
         """Ask for a trial in the cell with the fewest running ones; where a person has enqueued one, there first."""
@@ -307,26 +303,25 @@ class Store:
 
     def _room(self, cell: Cell) -> _Room | None:
         """Return how a cell may have another trial; None if it may not."""
-        counts, budget = self._count(cell), self.budget
+        tally, budget = self.tally(cell), self.budget
         if cell.index in self._exhausted:
             return None
+        n_running = len(tally.running())
         # Where trials_per_cell ends a cell, cells fill one after the other, the longest first, else all of them alike.
         before = 0.0
         if budget.trials_per_cell is None:
-            before = counts.counted
+            before = tally.counted
         elif budget.time is None and budget.flops is None:
             before = -self._flops[cell.index]
-        if counts.waiting:
-            return _Room(False, False, counts.running, before, cell.index)
-        failed_before = self._failed_before.setdefault(cell.index, counts.failed)
-        n_left = self.limit(cell) - counts.counted - counts.running
-        if n_left <= 0 or counts.failed - failed_before >= MOST_FAILURES:
+        if tally.waiting():
+            return _Room(False, False, n_running, before, cell.index)
+        failed_before = self._failed_before.setdefault(cell.index, tally.failed)
+        n_left = self._n_left(cell)
+        if n_left <= 0 or tally.failed - failed_before >= MOST_FAILURES:
             return None
         # The last trial of a joint search follows from all others.
-        is_last = (
-            n_left <= 1 and counts.running > 0 and settled_sampler(self.spec).type == JOINT
-        )
-        return _Room(is_last, True, counts.running, before, cell.index)
+        is_last = n_left <= 1 and n_running > 0 and settled_sampler(self.spec).type == JOINT
+        return _Room(is_last, True, n_running, before, cell.index)
 
     @cached_property
     def _flops(self) -> list[float]:
@@ -337,9 +332,12 @@ class Store:
 
     def share_left(self) -> float:
         """Return how many trials each of the planned workers may still start, as of the last claim."""
-        counts = [self._count(cell) for cell in self.cells]
-        left = sum(max(0, self.limit(of.cell) - of.counted - of.running) for of in counts)
-        return left / self.n_workers
+        return sum(max(0, self._n_left(cell)) for cell in self.cells) / self.n_workers
+
+    def _n_left(self, cell: Cell) -> float:
+        """Return how many new trials a cell has room for; negative if it has more than its limit."""
+        tally = self.tally(cell)
+        return self.limit(cell) - tally.counted - len(tally.running())
 
     def limit(self, cell: Cell) -> float:
         """Return how many trials a cell may have: the budget's, but at most its points."""
@@ -365,8 +363,7 @@ class Store:
         return bool(spent + planned >= self.budget.flops)
 
     def _ask(self, cell: Cell) -> Claim | None:
-        study, counts = self.study(cell), self._count(cell)
-        is_last = self.limit(cell) - counts.counted - counts.running == 1
+        study, is_last = self.study(cell), self._n_left(cell) == 1
         for left in reversed(range(MOST_DRAWS)):
             with warnings.catch_warnings(action="ignore"):
                 trial = self.asker.ask(study, cell, self._n_startup, is_last)
@@ -399,10 +396,8 @@ class Store:
         with warnings.catch_warnings(action="ignore"):
             sampled = space.suggest(trial)
         values = space.resolve(sampled, self.spec.first_seed)
-        enqueued, twin = (
-            trial.user_attrs.get(ENQUEUED),
-            self.tally(cell).twin(trial.params, trial.number),
-        )
+        enqueued = trial.user_attrs.get(ENQUEUED)
+        twin = self.tally(cell).twin(trial.params, trial.number)
         void: dict[str, Any] = {"infeasible": True} if space.broken(values) else {}
         if enqueued is None and SEED_OFFSET not in trial.user_attrs and twin is not None:
             void[REPEATS] = twin
@@ -413,20 +408,17 @@ class Store:
             return None
         seeds = self.seeds(cell, trial)
         trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(seeds)))
-        promoted, place = (
-            trial.user_attrs.get(PROMOTED),
-            (trial.number, self.trial_id(cell, trial.number)),
-        )
         return Claim(
             cell,
-            *place,
+            trial.number,
+            self.trial_id(cell, trial.number),
             sampled,
             values,
             attempt,
             trial,
             {*reported},
             enqueued,
-            promoted,
+            trial.user_attrs.get(PROMOTED),
             seeds,
         )
 
@@ -579,39 +571,27 @@ class Store:
 
     # ------------------------------------------------------------------ count
 
-    def _count(self, cell: Cell) -> CellCounts:
-        tally = self.tally(cell)
-        return CellCounts(
-            cell, tally.counted, len(tally.running()), len(tally.waiting()), tally.failed
-        )
+    def tallies(self) -> list[CellTally]:
+        """Return the sums over the trials of each cell, as the storage has them now."""
 
-    def counts(self) -> list[CellCounts]:
-        """Return the counts of each cell."""
-
-        def read() -> list[CellCounts]:
+        def read() -> list[CellTally]:
             with self.storage.reading():
                 self._read_reopened()
-                return [self._count(cell) for cell in self.cells]
+                return [self.tally(cell) for cell in self.cells]
 
         return self.availability.retry(read)
 
-    def _is_full(self, counts: CellCounts) -> bool:
-        return (
-            counts.counted >= self.limit(counts.cell)
-            and not counts.running
-            and not counts.waiting
-        )
-
     def has_room(self) -> bool:
         """Return whether a trial runs or waits, the budget has room for a new one, or one can be promoted."""
-        is_full = all(map(self._is_full, self.counts()))
-        return not is_full or (
-            self._may_promote and any(self.tally(cell).pruned for cell in self.cells)
-        )
+        tallies = self.tallies()
+        has_unended = any(tally.trials.unended for tally in tallies)
+        if has_unended or any(self._n_left(cell) > 0 for cell in self.cells):
+            return True
+        return self._may_promote and any(tally.pruned for tally in tallies)
 
     def n_running(self) -> int:
         """Return how many trials have started and not ended."""
-        return sum(counts.running for counts in self.counts())
+        return sum(len(tally.running()) for tally in self.tallies())
 
     def n_held(self) -> int:
         """Return how many trials are held by some process, here or elsewhere."""

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.listing import find_study, read_spec
+from sweeplab.lab.listing import StudyTrials, Trial, find_study, read_spec
 from sweeplab.lab.storage import WARM_START
 from sweeplab.records.folders import DataDescription, StudyFolder, some_of
-from sweeplab.records.runs import RunFolder, RunState
+from sweeplab.records.runs import RunState
 from sweeplab.study.problems import shown
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
@@ -34,25 +34,12 @@ if TYPE_CHECKING:
 
     from sweeplab.sweep.trials.store import Store
 
-# Outcomes of trials that a sampler can learn from.
-LEARNABLE = {state for state in RunState if state.counts_towards_budget}
 # Hyperparameters that do not affect the loss.
 _IDLE = frozenset(
     row.name
     for row in TABLE.values()
     if row.category in ("logging", "generation") or row.name in ("seed", "device", "compile")
 )
-
-
-@dataclass(frozen=True)
-class FinishedTrial:
-    """A trial of another study; `iteration` is its last iteration."""
-
-    place: str
-    values: Mapping[str, Any]
-    outcome: str
-    value: float | None
-    iteration: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +83,7 @@ def read_warm_starts(
 
 def _finished_trials(
     spec: StudySpec, lab: Path, name: str, data: DataDescription
-) -> Iterator[FinishedTrial]:
+) -> list[Trial]:
     if name == spec.name:
         raise BadInput("a study cannot start from itself")
     folder = find_study(lab, name)
@@ -113,28 +100,20 @@ def _finished_trials(
         raise BadInput(
             f"study {name} started from other weights: its losses cannot be compared"
         )
-    first: dict[str, RunFolder] = {}
-    for run in folder.runs():
-        first.setdefault(f"{run.cell}/{run.trial}", run)
-    for place, run in first.items():
-        values, end = run.read_start().values.as_dict(), run.read_end()
-        if end:
-            yield FinishedTrial(place, values, end.ending.outcome, end.value, end.iteration)
-        else:
-            yield FinishedTrial(place, values, folder.unfinished, None, 0)
+    return StudyTrials(folder).all
 
 
-def _fitted(
-    name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space]
-) -> WarmStartSource:
+def _fitted(name: str, trials: Iterable[Trial], spaces: Sequence[Space]) -> WarmStartSource:
     fitting, refused, reasons = [], defaultdict[str, list[str]](list), list[str]()
     for trial in trials:
+        place = f"{trial.cell}/{trial.number}"
         try:
             space, parameters = _fit(trial, spaces)
         except ValueError as error:
-            refused[str(error)].append(trial.place)
+            refused[str(error)].append(place)
         else:
-            fitting.append((space.cell.index, _optuna_trial(name, trial, space, parameters)))
+            mark = {"from": name, "place": place}
+            fitting.append((space.cell.index, _optuna_trial(mark, trial, space, parameters)))
     for reason, places in refused.items():
         which = places[0] if len(places) == 1 else f"{len(places)} ({some_of(places)})"
         reasons.append(f"{which}: {reason}")
@@ -143,22 +122,21 @@ def _fitted(
     return WarmStartSource(name, fitting, reasons)
 
 
-def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar]]:
+def _fit(trial: Trial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar]]:
     """Return the space of the cell that a trial fits, and the trial's parameters as Optuna stores them.
 
     Raises:
         ValueError: it fits no cell; the message is the same for all trials with the same reason.
     """
-    if trial.outcome not in LEARNABLE:
-        raise ValueError(f"not finished (state {trial.outcome})")
-    if RunState(trial.outcome).has_value and (
-        trial.value is None or not math.isfinite(trial.value)
-    ):
+    theirs, value = trial.values, trial.value
+    if not trial.state.counts_towards_budget:
+        raise ValueError(f"not finished (state {trial.state})")
+    if trial.state.has_value and (value is None or not math.isfinite(value)):
         raise ValueError("no finite value")
     agreeing = [
         space
         for space in spaces
-        if all(trial.values[name] == value for name, value in space.cell.values.items())
+        if all(theirs[name] == value for name, value in space.cell.values.items())
     ]
     if not agreeing:
         grid = [
@@ -167,16 +145,14 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
             if all(name in each.cell.values for each in spaces)
         ]
         raise ValueError(
-            f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}"
+            f"no cell has {', '.join(f'{name}={shown(theirs[name])}' for name in grid)}"
         )
     # A cell without changes agrees with all trials.
     space = max(agreeing, key=lambda space: len(space.cell.values))
-    parameters, ours = space.fitted(trial.values)
+    parameters, ours = space.fitted(theirs)
     for name, value in settle_devices(ours).applicable().items():
-        if name not in _IDLE and trial.values[name] != value:
-            raise ValueError(
-                f"{name} is {shown(trial.values[name])} there and {shown(value)} here"
-            )
+        if name not in _IDLE and theirs[name] != value:
+            raise ValueError(f"{name} is {shown(theirs[name])} there and {shown(value)} here")
     rule = space.broken(ours)
     if rule:
         raise ValueError(f"breaks {rule.text}")
@@ -184,26 +160,23 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
 
 
 def _optuna_trial(
-    source: str, trial: FinishedTrial, space: Space, parameters: Mapping[str, Scalar]
+    mark: Mapping[str, str], trial: Trial, space: Space, parameters: Mapping[str, Scalar]
 ) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial  # slow to import
 
-    outcome = RunState(trial.outcome)
+    outcome = trial.state
     state, value, last = TrialState.PRUNED, None, dict[int, float]()
     if outcome.has_value:
         state, value = TrialState.COMPLETE, trial.value
     # Samplers prefer pruned trials with a later last step: a diverged one gets no step.
-    elif outcome == RunState.PRUNED and trial.value is not None:
-        last = {trial.iteration: trial.value}
+    elif outcome is RunState.PRUNED and trial.value is not None:
+        last = {trial.ends[0].iteration: trial.value}
     return create_trial(
         state=state,
         value=value,
         params=dict(parameters),
         distributions={name: space.parameters[name].distribution() for name in parameters},
-        user_attrs={
-            WARM_START: {"from": source, "place": trial.place},
-            "outcome": str(trial.outcome),
-        },
+        user_attrs={WARM_START: mark, "outcome": str(outcome)},
         intermediate_values=last,
     )
 
