@@ -89,7 +89,7 @@ class Store:
         self._exhausted: set[int] = set()  # cells in which no new point was found
         # Failed trials of each cell when this worker first saw it.
         self._failed_before: dict[int, int] = {}
-        self._notices: list[str] = []
+        self.notices: list[str] = []  # messages for the user that nobody has taken yet
 
     @classmethod
     def create(cls, spec: StudySpec, sizes: Sizes, url: str) -> Store:
@@ -202,7 +202,7 @@ class Store:
                 return []
             leases = self.leases.all(connection)
             # This worker's own trials count as held, even if it has lost their leases: its next report finds out.
-            held = self._held | self._live(leases)
+            held = self._held.union(each for each in leases if not leases[each].is_dead)
             for cell, frozen in self._running_without(held):
                 if len(claims) < n_trials and fits(cell):
                     claims += self._take_over(connection, cell, frozen, leases)
@@ -220,10 +220,6 @@ class Store:
                     claims += self._take_over(connection, *best, {})
         return claims
 
-    @staticmethod
-    def _live(leases: Mapping[int, Lease]) -> set[int]:
-        return {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
-
     def _take_over(
         self,
         connection: sql.Connection,
@@ -237,10 +233,10 @@ class Store:
         if attempt is None:
             return []
         self.storage.refresh([trial_id])
+        reported = set(self.storage.get_trial(trial_id).intermediate_values)
         with warnings.catch_warnings(action="ignore"):
             trial = self.asker.trial(self.study(cell), cell, frozen.number, self._n_startup)
-        reported = set(self.storage.get_trial(trial_id).intermediate_values)
-        claim = self._claimed(cell, trial, attempt, reported)
+            claim = self._claimed(cell, trial, attempt, reported)
         if claim is None:
             self.leases.drop(connection, trial_id, attempt)
         return [claim] if claim else []
@@ -297,7 +293,7 @@ class Store:
             if claim:
                 return claim
             self._exhausted.add(cell.index)
-            self._notices.append(
+            self.notices.append(
                 f"cell {cell.key}: found no new point that meets the constraints"
             )
 
@@ -348,11 +344,6 @@ class Store:
     def _n_startup(self) -> int:
         return n_startup_trials(self.spec, self.budget.trials_per_cell)
 
-    def take_notices(self) -> list[str]:
-        """Return new messages for the user, each once."""
-        notices, self._notices = self._notices, []
-        return notices
-
     def _is_spent(self) -> bool:
         if self.budget.flops is None:
             return False
@@ -367,10 +358,8 @@ class Store:
         for left in reversed(range(MOST_DRAWS)):
             with warnings.catch_warnings(action="ignore"):
                 trial = self.asker.ask(study, cell, self._n_startup, is_last)
-            if trial is None:
-                return None
-            claim = self._claimed(cell, trial)
-            if claim:
+                claim = self._claimed(cell, trial) if trial else None
+            if claim or trial is None:
                 return claim
             # Draw again what it leaves to the sampler.
             if left and ENQUEUED in trial.user_attrs:
@@ -393,8 +382,7 @@ class Store:
         Trials that a person asked for need not be new.
         """
         space = self.spaces[cell.index]
-        with warnings.catch_warnings(action="ignore"):
-            sampled = space.suggest(trial)
+        sampled = space.suggest(trial)
         values = space.resolve(sampled, self.spec.first_seed)
         enqueued = trial.user_attrs.get(ENQUEUED)
         twin = self.tally(cell).twin(trial.params, trial.number)
@@ -467,10 +455,8 @@ class Store:
                     # A report before the last one repeats a killed worker's, which was judged then.
                     is_last = iteration >= max(claim.reported, default=0)
                     if prunes and is_last:
-                        study, trial = (
-                            self.study(claim.cell),
-                            self.storage.get_trial(claim.trial_id),
-                        )
+                        study = self.study(claim.cell)
+                        trial = self.storage.get_trial(claim.trial_id)
                         # A promoted trial is judged only so that others can be compared with it.
                         if study.pruner.prune(study, trial) and claim.promoted is None:
                             behind.add(claim.trial_id)
@@ -598,7 +584,8 @@ class Store:
 
         def read() -> int:
             with self.storage.reading() as connection:
-                return len(self._live(self.leases.all(connection)))
+                leases = self.leases.all(connection).values()
+                return sum(not lease.is_dead for lease in leases)
 
         return self.availability.retry(read)
 
