@@ -268,13 +268,13 @@ class Store:
         return None if self.trial_id(cell, best.number) in self._held else (cell, best)
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
-        found = []
+        without = []
         for cell in self.cells:
             running = sorted(self.tally(cell).running(), key=lambda trial: trial.number)
             for trial in running:
                 if self.trial_id(cell, trial.number) not in held:
-                    found.append((cell, trial))
-        return found
+                    without.append((cell, trial))
+        return without
 
     def _ask_where_there_is_room(self, fitting: Sequence[Cell]) -> Claim | None:
         """Ask for a trial in the cell with the fewest running ones; where a person has enqueued one, there first."""
