@@ -181,7 +181,7 @@ class Problems:
                 for part in refusal.at:
                     path, value = (*path, part), value[part]
                 if refusal.known:
-                    others = elsewhere if len(path) == 1 else SECTIONS[:1]
+                    others = elsewhere if len(path) == 1 else ()
                     self.unknown(path, refusal.known, refusal.what, others)
                 else:
                     what = refusal.what or f"is {shown(value)}"

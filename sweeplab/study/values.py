@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import pydantic
@@ -23,7 +24,7 @@ from pydantic_core import InitErrorDetails
 
 from sweeplab.errors import nearest
 from sweeplab.expressions import ALLOWED, Expression, in_table_names
-from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, is_number
+from sweeplab.hyperparameters import TABLE, Hyperparameter, is_number
 from sweeplab.model.shape import FIELDS
 from sweeplab.study.problems import FORMS_IN_WORDS, Refusal
 
@@ -133,13 +134,6 @@ def _seconds(written: Any) -> Any:
     return sum(float(part[:-1]) * _SECONDS[part[-1]] for part in parts.groups() if part)
 
 
-def _count(written: Any) -> Any:
-    is_whole = isinstance(written, int) and not isinstance(written, bool)
-    if written == AUTO or (is_whole and 1 <= written <= MOST_COUNTED):
-        return written
-    raise Refusal("", f"auto, or a whole number from 1 to {MOST_COUNTED}")
-
-
 def seed_number(written: Any) -> Any:
     """Return a seed that is written.
 
@@ -208,8 +202,11 @@ Seconds = Annotated[
     BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")]),
 ]
 Place = Annotated[str, Field(min_length=1)]
+_COUNT = Hyperparameter("count", "", "int", 1, "", low=1, high=MOST_COUNTED, automatic=True)
 _COUNTED = Annotated[int, Field(ge=1, le=MOST_COUNTED)]
-Count = Annotated[int | str, PlainValidator(_count, _COUNTED | Literal["auto"])]
+Count = Annotated[
+    int | str, PlainValidator(partial(_checked, _COUNT), _COUNTED | Literal["auto"])
+]
 SeedNumber = Annotated[
     int, PlainValidator(seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])
 ]

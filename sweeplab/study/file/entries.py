@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from sweeplab.errors import BadInput, Problem, conflict, nearest
-from sweeplab.expressions import Expression, in_table_names
 from sweeplab.formatting import without_passwords
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
 from sweeplab.study.file.parse import parse
@@ -59,19 +58,12 @@ _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "
 # What a number is times where such a suffix follows it; "10%" is 0.1.
 _FACTORS = {"%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9}
 _SUFFIXED = re.compile(rf"(.*\d\.?)\s*({'|'.join(_FACTORS)})", re.IGNORECASE)
-# The units of a row are also written in these words.
-_UNITS = {
-    "iterations": "iterations|iters?|steps?",
-    "tokens": "tokens?",
-    "sequences": "sequences|samples|examples",
-}
 _NUMBER = re.compile(
     r"[+-]?(?:[1-9]\d{0,2}(?:[,_\s]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 )
 _LOG = re.compile(r"[,;(\s]*\blog(arithmic|[- ]?uniform|[- ]?scaled?|10)?\b\)?", re.IGNORECASE)
 _STEP = re.compile(r"[,;(\s]*\b(?:in )?steps?(?: of)?\s+(\S+?)\)?$", re.IGNORECASE)
 _BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s%kKmM])-(?=[\d.\s]))\s*")
-_TIMES = re.compile(r"\s*[×·]\s*|(?<=\d)\s*x\s+(?=[A-Za-z])")
 _AMONG = re.compile(r"[,;|/]|\bor\b")
 _BRACKETED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 
@@ -109,8 +101,7 @@ def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
     elif row.kind == "floats":
         yield [_number(part) for part in re.split("[,;/]", text.strip("()[] "))]
     else:
-        unit = _UNITS.get(row.unit, row.unit)
-        yield _number(re.sub(rf"\s*\b(?:{unit})$", "", text, flags=re.IGNORECASE))
+        yield _number(text)
 
 
 def _number(text: str) -> float:
@@ -136,7 +127,7 @@ def read_range(row: Hyperparameter, text: str) -> Any:
         return None
     entry, problems = None, Problems()
     with suppress(ValueError):
-        entry = share_of(row, NOTE.sub("", text)) or _derived(row, text) or _entry(row, text)
+        entry = share_of(row, NOTE.sub("", text)) or _entry(row, text)
     if entry is not None:
         try:
             ENTRY.validate_python(entry, context=row)
@@ -144,19 +135,6 @@ def read_range(row: Hyperparameter, text: str) -> Any:
             problems.retell(error, ("search", row.name))
             raise BadInput(*problems.found) from None
     return entry
-
-
-def _derived(row: Hyperparameter, text: str) -> dict[str, str] | None:
-    """Return the expression that a text is, if it has names of other hyperparameters: 0.1 × learning_rate."""
-    if row.kind not in ("int", "float"):
-        return None
-    try:
-        parsed = Expression(in_table_names(_TIMES.sub(" * ", text)))
-    except ValueError:
-        return None
-    if not parsed.names or not parsed.names <= TABLE.keys() - {row.name}:
-        return None
-    return {"expr": parsed.text}
 
 
 def _entry(row: Hyperparameter, text: str) -> Any:

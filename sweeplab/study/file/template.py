@@ -71,7 +71,7 @@ def study_text(
     """
     known, ranges, grid = dict(values or {}), dict(ranges or {}), dict(grid or {})
     if search is None:
-        search = [name for name in ranges if is_searched(TABLE[name])] or SEARCHED
+        search = [*ranges] or SEARCHED
     tuned = {
         name: ranges.get(name, TABLE[name].suggested) for name in search if name not in grid
     }
@@ -92,7 +92,7 @@ def study_text(
     # Keep only the one that sets the length of training.
     lengths = [name for name in LENGTHS if name in {*tuned, *grid}]
     lengths += [name for name in SET_FIRST if effective[name] is not None]
-    kept -= {*LENGTHS} - {lengths[0]}
+    kept -= {name for name in SET_FIRST if name != lengths[0] and effective[name] is not None}
     tuned = {name: tuned[name] for name in TABLE if name in kept and name in tuned}
     fixed = {name: effective[name] for name in TABLE if name in kept and name not in tuned}
     document = {
@@ -181,13 +181,14 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
     a_step = TRIALS * sum(train_flops(space.typical, 1) for space in spaces)
     n_rows = dataset.sizes.train_pairs or n_tokens / spaces[0].typical.block_size
     most = min(FIRST_FLOPS / a_step, MOST_STEPS, MOST_EPOCHS * n_rows / BATCH)
-    steps = int(float(f"{max(FEWEST_STEPS, most):.2g}"))
+    steps = int(max(FEWEST_STEPS, most))
     read = f"{spec.data.corpus} by {spec.data.tokenizer}: {several(n_tokens, 'training token')}"
     cost = (
         f"{several(len(widths), 'size')}, {several(TRIALS, 'trial')} of each, {several(steps, 'step')} a run: "
         f"at most {steps * a_step:.1g} FLOPs; ends after {duration(MOST_SECONDS)} at the latest"
     )
-    return text_of(steps, f"{read}; {cost}"), spec, [read, *dataset.notes, cost]
+    words = [read, *dataset.notes, cost]
+    return text_of(steps, *words), spec, words
 
 
 def _block(dataset: Dataset) -> int:
@@ -230,16 +231,15 @@ def _rows(values: Mapping[str, Any], explained: bool) -> str:
     lines = {name: f"  {name}: {yaml_text(value)}" for name, value in values.items()}
     if not explained:
         return "".join(f"{line}\n" for line in lines.values())
-    width, rows = max(map(len, lines.values())), ""
-    for name, line in lines.items():
-        row = TABLE[name]
-        meaning = row.meaning
-        if row.unit and row.unit not in meaning.lower():
-            meaning += f" ({row.unit})"
-        if len(row.choices) > 1:
-            meaning += f": {' | '.join(row.choices)}"
-        rows += f"{line:<{width}}  # {meaning}\n"
-    return rows
+    width = max(map(len, lines.values()))
+    return "".join(
+        f"{line:<{width}}  # {_meaning(TABLE[name])}\n" for name, line in lines.items()
+    )
+
+
+def _meaning(row: Hyperparameter) -> str:
+    unit = f" ({row.unit})" if row.unit else ""
+    return f"{row.meaning}{unit}; {row.allowed}"
 
 
 # ------------------------------------------------------------------ the JSON Schema for editors
@@ -277,8 +277,7 @@ def study_schema() -> Schema:
 def _of_rows(rows: list[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
     written = {}
     for row in rows:
-        unit = f" [{row.unit}]" if row.unit else ""
-        text = f"{row.meaning}{unit}. {row.category.capitalize()}; {row.allowed}; default {shown(row.default)}"
+        text = f"{_meaning(row)}; default {shown(row.default)}"
         written[row.name] = {"description": text, **write(row)}
     return {"type": "object", "properties": written, "additionalProperties": False}
 
