@@ -44,7 +44,7 @@ from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from sweeplab import permissions
 from sweeplab.errors import BadInput, said
@@ -56,14 +56,8 @@ from sweeplab.hyperparameters import (
     canonical,
 )
 
-if TYPE_CHECKING:
-    from sweeplab.data.objectives.base import Objective
-    from sweeplab.data.tokenizers import Tokenizer
-
-
 _Part = TypeVar("_Part")
-_ObjectiveClass = TypeVar("_ObjectiveClass", bound="type[Objective]")
-_TokenizerClass = TypeVar("_TokenizerClass", bound="type[Tokenizer]")
+_Class = TypeVar("_Class", bound=type[Any])
 # The table of the parts of each kind.
 _TABLES = {
     "corpus": "data.corpora:CORPORA",
@@ -173,7 +167,7 @@ def pairs(
     return register
 
 
-def objective(kind: _ObjectiveClass) -> _ObjectiveClass:
+def objective(kind: _Class) -> _Class:
     """Register a subclass of Objective under its `name`."""
     add("objective", kind.name, kind)
     return kind
@@ -188,7 +182,7 @@ def hyperparameter(name: str, sample: float, meaning: str, **row: Any) -> None:
     )
 
 
-def tokenizer(kind: _TokenizerClass) -> _TokenizerClass:
+def tokenizer(kind: _Class) -> _Class:
     """Register a subclass of Tokenizer under its `name`; texts are tokenized again when its file has changed."""
     kind.version = hashlib.sha256(_file_of(kind).read_bytes()).hexdigest()[:12]
     add("tokenizer", kind.name, kind)

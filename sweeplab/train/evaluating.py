@@ -36,11 +36,8 @@ class LossInputs(NamedTuple):
     objective reads them.
     """
 
-    columns: Sequence[Tensor] = ()
-    starts: Tensor | None = None
-
-
-NOTHING = LossInputs()
+    columns: Sequence[Tensor]
+    starts: Tensor | None
 
 
 def dense_losses(
@@ -95,9 +92,7 @@ class Evaluator:
     objective: Objective
     n_tokens: int | None
 
-    def __call__(
-        self, weights: Weights, inputs: LossInputs = NOTHING
-    ) -> dict[str, list[float]]:
+    def __call__(self, weights: Weights, inputs: LossInputs) -> dict[str, list[float]]:
         """Return each measure of the runs [K] by its name; `val_loss` is always one of them."""
         objective = self.objective
         if objective.has_own("measures"):
@@ -110,7 +105,7 @@ class Evaluator:
             measures = {"val_loss": self.loss(weights, inputs)}
         return {name: values.tolist() for name, values in measures.items()}
 
-    def loss(self, weights: Weights, inputs: LossInputs = NOTHING) -> PerRun:
+    def loss(self, weights: Weights, inputs: LossInputs) -> PerRun:
         """Return only the loss of each run."""
         further: dict[str, Any] = {"candidates": self.objective.n_candidates}
         if self.objective.has_own("loss"):

@@ -338,12 +338,12 @@ def test_measures_are_those_of_a_plain_count(data, modules, name):
     elif name in ("similarity", "embedding"):
         expected = plain_scores(outputs(), own, name == "embedding")
     else:
-        expected = plain_names(
-            outputs(), own, modules["tagging"].span_codes, modules["tagging"].spans
-        )
+        tagging = modules["tagging"]
+        expected = plain_names(outputs(), own, tagging.span_codes, tagging.spans)
     for measure, value in (record.measures | {"val_loss": record.val_loss}).items():
         assert value == pytest.approx(expected[measure], rel=1e-5, abs=1e-6), measure
-    assert stack._evaluation.loss(weights) == pytest.approx([record.val_loss], rel=1e-6)
+    loss = stack._evaluation.loss(weights, stack._loss_inputs([0], 1))
+    assert loss == pytest.approx([record.val_loss], rel=1e-6)
 
 
 @pytest.mark.parametrize(

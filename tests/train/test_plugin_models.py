@@ -73,7 +73,8 @@ def test_dropout_draws_in_training_alone(run_of, tokens):
     (second,) = stack.advance()
     assert second.val_loss < first.val_loss
     weights = {name: each[None] for name, each in stack.weights("a").items()}
-    first, again = (stack._evaluation.loss(weights).tolist() for _ in range(2))
+    inputs = stack._loss_inputs([0], 1)
+    first, again = (stack._evaluation.loss(weights, inputs).tolist() for _ in range(2))
     assert first == again == [second.val_loss]
 
 
