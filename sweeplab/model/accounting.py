@@ -1,6 +1,6 @@
 """Count a model's parameters and floating-point operations (FLOPs) in closed form, without torch: a plan imports it.
 
-`Layout` checks the sum of the parameters against the tensors.
+The tests compare the parameters with the tensors of every model.
 
 FLOPs are counted as torch.utils.flop_counter counts them: only matrix products, 2mnk each. Attention counts what its
 kind computes: full attention counts the whole T x T square, although the causal mask hides half of it. Kaplan et al.
