@@ -232,7 +232,7 @@ def _called(name: str) -> str:
 def read_columns(
     frame: pd.DataFrame, columns: Mapping[str, str], source: str
 ) -> dict[str, Column]:
-    """Return the numbers of each role; tokens that no column has are C/6N where it has both.
+    """Return the numbers of each role; tokens that no column has are C/6N, and FLOPs 6ND, where it has both others.
 
     Raises:
         BadInput: every column that is missing, has two roles, or has a cell that is not a positive number.
@@ -271,6 +271,9 @@ def read_columns(
     if "tokens" not in columns and {"params", "flops"} <= read.keys():
         values = read["flops"].values / (6 * read["params"].values)
         read["tokens"] = Column("C/6N", "C/6N", values, 1.0)
+    elif "flops" not in columns and {"params", "tokens"} <= read.keys():
+        values = 6 * read["params"].values * read["tokens"].values
+        read["flops"] = Column("6ND", "6ND", values, 1.0)
     return read
 
 
@@ -300,11 +303,6 @@ def _unit(name: str, role: str) -> tuple[str, float]:
     if unit[0] == "1":
         size = float(unit)
     return (match["stem"], size) if size else (name, 1.0)
-
-
-def says_unit(asked: str) -> bool:
-    """Return whether a column of tokens, as --columns names it, has its unit: a factor, or a unit in its name."""
-    return "*" in asked or _unit(asked, "tokens")[1] != 1
 
 
 def numbers_of(column: pd.Series[Any], unit: float = 1.0) -> tuple[Array, NDArray[np.bool_]]:

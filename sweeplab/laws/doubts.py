@@ -186,8 +186,6 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
             points.with_column("params", params * (1 + sign * others)) for sign in (1, -1)
         )
         doubts.append(Doubt("params", {"share": EMBEDDINGS}, counted))
-    if "tokens" in points.undeclared:
-        doubts.append(Doubt("tokens", {"column": points.conventions.get("tokens", "COLUMN")}))
     doubts += _outliers(points, fitted)
     if form.status == FLAGGED:
         facts = {"chance": form.chance, "direction": form.direction}
@@ -236,4 +234,4 @@ def along_family(points: Points) -> Points:
     if not (is_enough and is_most):
         return points
     why = "of another depth (n_layer): at equal parameters the loss differs"
-    return points.only(kept).left_out(why, int((~kept).sum()))
+    return points.only(kept, why)

@@ -22,8 +22,6 @@ from sweeplab.formatting import several, several_named, short
 from sweeplab.laws.columns import (
     CHOICES,
     COUNTS,
-    FEWEST_PER_PARAM,
-    MOST_PER_PARAM,
     PLAIN,
     SHAPE,
     Array,
@@ -35,7 +33,6 @@ from sweeplab.laws.columns import (
     read_columns,
     role_columns,
     rows_where,
-    says_unit,
     setting_columns,
     tells_passes,
 )
@@ -129,11 +126,13 @@ class Points:
             return replace(self, dropped={**self.dropped, why: count})
         return self
 
-    def only(self, keep: Rows | Index) -> Points:
-        """Return the points of some rows, given as a mask or as indices."""
-        at = np.arange(self.n)[keep]
+    def only(self, keep: Rows | Index, why: str = "") -> Points:
+        """Return the points of some rows, given as a mask or as indices; the others are counted if it is said why."""
+        at, points = np.arange(self.n)[keep], self
+        if why:
+            points = self.left_out(why, self.n - len(at))
         return replace(
-            self,
+            points,
             columns={name: column[at] for name, column in self.columns.items()},
             weights=self.weights[at],
             names=tuple(self.names[k] for k in at if self.names),
@@ -161,8 +160,6 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
     points, keep, read = _usable(kept, wanted, source)
     check_plausible(read, keep, source)
     used, meanings = kept[keep], dict(points.conventions)
-    for role in wanted.keys() & meanings.keys() - counting.roles.keys():
-        meanings[role] += ", by its name"
     for role in ("params", "loss"):
         if getattr(chosen, role):
             meanings[role] += f", {CHOICES[role][getattr(chosen, role)]} as --count says"
@@ -179,26 +176,16 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         if again.all():
             raise BadInput(f"every row read its text more than once (column {passes})")
         why = f"that read their text more than once (column {passes}; Muennighoff et al. 2023)"
-        points, used = points.only(~again).left_out(why, int(again.sum())), used[~again]
+        points, used = points.only(~again, why), used[~again]
     run = next((name for name in others if _RUN.fullmatch(name)), None)
     if run and chosen.rows != "all":
         last = _last_of_runs(points, used[run])
         why = f"checkpoints of a run that went on (column {run}; --count rows=all counts each)"
-        points, used = points.only(last).left_out(why, int((~last).sum())), used[last]
+        points, used = points.only(last, why), used[last]
     points = _combined(points, used, others, chosen.rows, source)
-    # What nobody says: what params count, and whether tokens are in thousands.
-    undeclared = []
-    if "params" in wanted and not chosen.params:
-        undeclared.append("params")
-    if (
-        {*wanted} >= {"params", "tokens"}
-        and "flops" not in wanted
-        and not says_unit(wanted["tokens"])
-    ):
-        ratio = np.median(points.columns["tokens"] / points.columns["params"])
-        if ratio * 1e3 <= MOST_PER_PARAM or ratio / 1e3 >= FEWEST_PER_PARAM:
-            undeclared.append("tokens")
-    return replace(points, undeclared=tuple(undeclared))
+    if "params" in wanted and not chosen.params:  # nobody says what they count
+        return replace(points, undeclared=("params",))
+    return points
 
 
 def points_of(
@@ -238,9 +225,6 @@ def _usable(
         )
     kept = {role: column.values[keep] for role, column in read.items()}
     conventions = {role: column.words for role, column in read.items()}
-    if "flops" not in kept and {"params", "tokens"} <= kept.keys():
-        kept["flops"] = 6 * kept["params"] * kept["tokens"]
-        conventions["flops"] = "6ND"
     for role in SHAPE:
         name = columns.get(role, role)
         if name != role:
@@ -327,7 +311,7 @@ def _combined(
     runs = rows.drop_duplicates("run")
     runs = runs.loc[runs.groupby("point")["mean"].idxmin()].sort_index()
     weights = runs["n"].to_numpy(float)
-    kept = points.only(runs.index.to_numpy()).left_out(away, points.n - len(runs))
+    kept = points.only(runs.index.to_numpy(), away)
     kept = kept.with_column("loss", runs["mean"].to_numpy(float))
     spread = None
     if weights.max() > 1:

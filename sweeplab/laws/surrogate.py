@@ -82,8 +82,9 @@ class Posterior(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """The hyperparameters of the process, as logs but for `noise_slope`."""
+    """The hyperparameters of the process over some columns, as logs but for `noise_slope`."""
 
+    columns: Columns
     length: Floats
     departure: float
     response: float
@@ -91,17 +92,17 @@ class Scales(NamedTuple):
     noise_slope: Floats
 
     @classmethod
-    def of(cls, vector: Floats, n_columns: int) -> Scales:
+    def of(cls, columns: Columns, vector: Floats) -> Scales:
         """Return the hyperparameters that a vector holds."""
+        n_columns = len(columns.is_searched)
         length, rest = vector[:n_columns], vector[n_columns:]
-        return cls(length, rest[0], rest[1], rest[2], rest[3:])
+        return cls(columns, length, rest[0], rest[1], rest[2], rest[3:])
 
 
 @dataclass(frozen=True)
 class Surrogate:
     """A fitted process: predict the log loss at any point with `predict`."""
 
-    columns: Columns
     scales: Scales
     x: Floats
     y: Floats
@@ -112,7 +113,7 @@ class Surrogate:
 
     def noise_sd(self, x: Floats) -> Floats:
         """Return the standard deviation of a run's log loss about its mean at some points."""
-        slopes = x[:, self.columns.numbers] @ self.scales.noise_slope
+        slopes = x[:, self.scales.columns.numbers] @ self.scales.noise_slope
         return np.exp(self.scales.noise + slopes)
 
     @property
@@ -122,19 +123,19 @@ class Surrogate:
 
     def _expected(self, x: Floats) -> tuple[Floats, Floats]:
         """The expected log losses at points [m, d], and what the rows explain of them [n, m], whitened."""
-        across = _covariance(self.columns, self.scales, x, self.x)
+        across = _covariance(self.scales, x, self.x)
         return across @ self._weights + self.center, _solved(self._lower, across.T)
 
     def predict(self, x: Floats) -> Posterior:
         """Return the expected log losses at points [m, d] and their covariance."""
         mean, explained = self._expected(x)
-        covariance = _covariance(self.columns, self.scales, x, x) - explained.T @ explained
+        covariance = _covariance(self.scales, x, x) - explained.T @ explained
         return Posterior(mean, covariance)
 
     def marginal(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the expected log losses at points [m, d] and the standard deviation of each [m]."""
         mean, explained = self._expected(x)
-        variance = _variances(self.columns, self.scales, x) - (explained**2).sum(axis=0)
+        variance = _variances(self.scales, x) - (explained**2).sum(axis=0)
         return mean, np.sqrt(np.maximum(variance, _JITTER))
 
     def expecting(self, x: Floats) -> Surrogate:
@@ -143,9 +144,7 @@ class Surrogate:
             np.append(self.y, self.predict(x).mean),
             np.append(self.extra, np.zeros(len(x))),
         )
-        return _conditioned(
-            self.columns, self.scales, np.vstack([self.x, x]), y, extra, self.center
-        )
+        return _conditioned(self.scales, np.vstack([self.x, x]), y, extra, self.center)
 
 
 def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
@@ -158,9 +157,7 @@ def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
     x, y, extra = x[-MOST_FITTED:], y[-MOST_FITTED:], extra[-MOST_FITTED:]
     # A row that is far under the priors must not shorten the length scales, which would then explain it.
     center, sd = _priors(columns)
-    expected = Scales.of(center, len(columns.is_searched))
-    extra = condition(columns, expected, x, y, extra).extra
-    n_columns = x.shape[1]
+    extra = condition(Scales.of(columns, center), x, y, extra).extra
     z = x[:, columns.numbers]
     apart = (x[:, None, :] - x[None, :, :]).transpose(2, 0, 1) ** 2
     trend, terms = columns.trend(x), columns.response(x)
@@ -171,7 +168,7 @@ def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
         away = (vector - center) / sd
         if np.abs(away).max() > _FARTHEST:
             return math.inf, np.zeros_like(vector)
-        scales = Scales.of(vector, n_columns)
+        scales = Scales.of(columns, vector)
         scaled = apart * np.exp(-2 * scales.length)[:, None, None]
         root = np.sqrt(5 * scaled.sum(axis=0))
         decayed = math.exp(2 * scales.departure) * np.exp(-root)
@@ -202,33 +199,31 @@ def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
         return value, away / sd - gradient / 2
 
     best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": 40})
-    return Scales.of(best.x, n_columns)
+    return Scales.of(columns, best.x)
 
 
-def condition(
-    columns: Columns, scales: Scales, x: Floats, y: Floats, extra: Floats
-) -> Surrogate:
+def condition(scales: Scales, x: Floats, y: Floats, extra: Floats) -> Surrogate:
     """Return the process given rows as in `fit_scales`; rows far from what all others predict count less."""
     center = y.mean()
-    surrogate = _conditioned(columns, scales, x, y, extra, center)
+    surrogate = _conditioned(scales, x, y, extra, center)
     far = np.maximum((np.abs(surrogate.errors) / FAR) ** 2 - 1, 0)
     if not far.any():
         return surrogate
-    return _conditioned(columns, scales, x, y, extra + far * surrogate.noise_sd(x) ** 2, center)
+    return _conditioned(scales, x, y, extra + far * surrogate.noise_sd(x) ** 2, center)
 
 
 def _conditioned(
-    columns: Columns, scales: Scales, x: Floats, y: Floats, extra: Floats, center: float
+    scales: Scales, x: Floats, y: Floats, extra: Floats, center: float
 ) -> Surrogate:
-    noise = np.exp(2 * (scales.noise + x[:, columns.numbers] @ scales.noise_slope))
-    covariance = _covariance(columns, scales, x, x) + np.diag(noise + extra + _JITTER)
+    noise = np.exp(2 * (scales.noise + x[:, scales.columns.numbers] @ scales.noise_slope))
+    covariance = _covariance(scales, x, x) + np.diag(noise + extra + _JITTER)
     lower = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
     weights = _solved(lower.T, _solved(lower, y - center), is_lower=False)
-    return Surrogate(columns, scales, x, y, extra, center, lower, weights)
+    return Surrogate(scales, x, y, extra, center, lower, weights)
 
 
-def _covariance(columns: Columns, scales: Scales, one: Floats, other: Floats) -> Floats:
-    length = np.exp(scales.length)
+def _covariance(scales: Scales, one: Floats, other: Floats) -> Floats:
+    columns, length = scales.columns, np.exp(scales.length)
     a, b = one / length, other / length
     squared = np.maximum((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T, 0)
     root = np.sqrt(5 * squared)
@@ -237,8 +232,9 @@ def _covariance(columns: Columns, scales: Scales, one: Floats, other: Floats) ->
     return np.asarray(columns.trend(one) @ columns.trend(other).T + response + departure)
 
 
-def _variances(columns: Columns, scales: Scales, x: Floats) -> Floats:
+def _variances(scales: Scales, x: Floats) -> Floats:
     """The diagonal of the points' covariance."""
+    columns = scales.columns
     response = math.exp(2 * scales.response) * (columns.response(x) ** 2).sum(axis=1)
     trend = (columns.trend(x) ** 2).sum(axis=1)
     return np.asarray(trend + response + math.exp(2 * scales.departure))

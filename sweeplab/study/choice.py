@@ -297,7 +297,7 @@ def rank(trials: Sequence[Tried]) -> Ranking:
     fitted = np.random.default_rng(0).permutation(len(y))[:MOST_FITTED]
     extra = np.zeros(len(y))
     scales = fit_scales(axes.columns, x[runs][fitted], y[fitted], extra[fitted])
-    surrogate = condition(axes.columns, scales, x[runs], y, extra)
+    surrogate = condition(scales, x[runs], y, extra)
     # Few rows shrink the noise towards its prior: the errors of rows predicted from all others tell by how much.
     wider = max(1.0, float(np.sqrt(np.mean(surrogate.errors**2))))
     mean, sd = surrogate.marginal(x)

@@ -166,7 +166,7 @@ class JointModel:
         columns = self._axes.columns
         if self._fitted is None or self._fitted[0] != key:
             self._fitted = key, fit_scales(columns, *self._table(rows))
-        surrogate = condition(columns, self._fitted[1], *self._table(near))
+        surrogate = condition(self._fitted[1], *self._table(near))
         pending = [
             self.rows(index, [trial.params])
             for index in range(len(self.spaces))

@@ -16,7 +16,7 @@ def test_a_point_is_the_best_trial_of_its_cell():
     assert points.n == CELLS
     assert all(name.endswith("/1") for name in points.names), "the middle rate is the best"
     assert points.dropped == {"not the best of its model and length": 2 * CELLS}
-    np.testing.assert_array_equal(np.unique(points.shape["n_layer"]), [1, 2, 4, 6])
+    np.testing.assert_array_equal(np.unique(points.columns["n_layer"]), [1, 2, 4, 6])
     assert points.seed_spread is None
 
 
@@ -29,7 +29,7 @@ def test_a_points_loss_is_the_mean_of_its_trials_and_keeps_their_noise():
         points = study_points(runs, Counting(Conventions(params="non-embedding")))
         rates = {f"{run.cell}/{run.trial}": run.learning_rate for run in runs.itertuples()}
         worse = 0.04 * np.log(np.array([rates[name] for name in points.names]) / 0.035) ** 2
-        params, is_of_law = points.columns["params"], points.shape["n_layer"] == 2
+        params, is_of_law = points.columns["params"], points.columns["n_layer"] == 2
         law = FIRST_LAW["E"] + FIRST_LAW["A"] / params ** FIRST_LAW["alpha"]
         errors.append((np.log(points.columns["loss"] / law) - worse)[is_of_law])
         weights.append(points.weights[is_of_law])
@@ -87,5 +87,5 @@ def test_the_spread_of_seeds_is_pooled(noise):
     # 40 degrees of freedom: 11% a sigma.
     assert points.seed_spread == pytest.approx(noise, rel=0.3)
     part = points.only(points.columns["params"] > 1e4)
-    assert len(part.names) == part.n == len(part.shape["n_embd"]) < points.n
+    assert len(part.names) == part.n == len(part.columns["n_embd"]) < points.n
     assert part.seed_spread == points.seed_spread

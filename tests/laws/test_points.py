@@ -57,7 +57,7 @@ def test_every_format_gives_the_same_points(name, tmp_path):
     points = read(path)
     for role, column in {"params": "N", "tokens": "D", "loss": "L"}.items():
         np.testing.assert_array_equal(points.columns[role], GIVEN[column])
-        assert points.conventions[role] == f"column {column}, by its name"
+        assert points.conventions[role] == f"column {column}"
     np.testing.assert_allclose(points.columns["flops"], 6 * np.array(GIVEN["N"]) * GIVEN["D"])
     assert (points.n, points.dropped, points.conventions["flops"]) == (4, {}, "6ND")
     assert points.flops_per_param_token == pytest.approx(6)
@@ -95,7 +95,7 @@ def test_units_factors_and_flops_of_ones_own():
     points = of(table.rename(columns={"D": "Tokens (B)"}))
     np.testing.assert_allclose(points.columns["params"], GIVEN["N"])
     np.testing.assert_allclose(points.columns["tokens"], GIVEN["D"])
-    assert points.conventions["tokens"] == "column Tokens (B), times 1e+09, by its name"
+    assert points.conventions["tokens"] == "column Tokens (B), times 1e+09"
     assert points.flops_per_param_token == pytest.approx(7)
     np.testing.assert_allclose(of(table, tokens="D*1e9").columns["tokens"], GIVEN["D"])
 

@@ -28,7 +28,7 @@ def world(seed, n_each=4):
 
 def fitted(x, y):
     scales = fit_scales(COLUMNS, x, y, np.zeros(len(y)))
-    return condition(COLUMNS, scales, x, y, np.zeros(len(y)))
+    return condition(scales, x, y, np.zeros(len(y)))
 
 
 def along(size, z=None):

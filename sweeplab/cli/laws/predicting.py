@@ -241,10 +241,9 @@ def _print_scores(answer: Facts) -> None:
     say(f"{known['held']} of {several(known['n'], 'scored forecast')} held")
     rows = []
     for scored in answer["forecasts"]:
-        forecast, error, outcome = scored["forecast"], None, scored["state"]
+        forecast, outcome = scored["forecast"], scored["state"]
         place = ", ".join(list(forecast["run"]["studies"]) or forecast["source"]["names"])
         if scored["held"] is not None:
-            error = f"{scored['error']:+.2%}"
             outcome = "held" if scored["held"] else "missed"
         row = {
             "": scored["number"],
@@ -255,7 +254,7 @@ def _print_scores(answer: Facts) -> None:
             "predicted": forecast["predicted"]["loss"],
             "interval": interval(forecast["predicted"]),
         }
-        rows.append(row | {"outcome": outcome, "loss": scored["loss"], "error": error})
+        rows.append(row | {"outcome": outcome, "loss": scored["loss"]})
     print_rows(rows, text=_TEXT)
     for scored in answer["forecasts"]:
         if scored["why"] and scored["loss"] is None:

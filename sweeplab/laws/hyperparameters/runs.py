@@ -6,7 +6,7 @@ Legend: n runs, C cells, J searched values, k sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -146,6 +146,8 @@ def runs_of_frame(
     Raises:
         BadInput: no such column, no loss, no size, nothing searched, or a cell that is not a number.
     """
+    import pandas as pd
+
     frame = rows_where(ended_rows(frame), counting.where, source)
     known = [str(name) for name in frame]
     named = {name: column for name, column in counting.columns.items() if name not in ROLES}
@@ -155,7 +157,7 @@ def runs_of_frame(
             raise BadInput(Problem(f"{source}: no column {column!r}", ", ".join(known), like))
     roles = role_columns(known, counting.roles, source, taken=named.values())
     read = read_columns(frame, roles, source)
-    values = {role: column.values for role, column in read.items()}
+    values = pd.DataFrame({role: column.values for role, column in read.items()})
     taken = {*(column.name for column in read.values()), *named.values()}
     settings = setting_columns(known, taken) | named
     for name in sorted(settings, key=lambda name: [*SEARCHED_NAMES, name].index(name)):
@@ -167,44 +169,40 @@ def runs_of_frame(
     if not sizes:
         what = f"{source}: no column is a size; name params, tokens, n_embd or n_layer with --columns"
         raise BadInput(Problem(what, ", ".join(known)))
-    is_run = np.isfinite(np.stack([values[name] for name in ("loss", *sizes)])).all(0)
-    if not is_run.any():
+    logs = values.where(values > 0).transform(np.log)
+    logs = logs[logs[["loss", *sizes]].notna().all(axis=1)]
+    if logs.empty:
         raise BadInput(f"{source}: no row has a loss and a size")
-    names = [name for name in values if name not in (*ROLES, *_NOT_SEARCHED)]
+    names = [name for name in logs if name not in (*ROLES, *_NOT_SEARCHED)]
     if only is not None:
         names = [name for name in names if name in only]
-    _, cell = _cells([np.log(values[name][is_run]) for name in sizes], sizes)
-    searched, notes = _searched({name: values[name][is_run] for name in names}, cell)
+    searched, notes = _searched(logs[names], _cells(logs[sizes])[1])
     if not searched:
         what = f"{source}: no numeric hyperparameter has several positive values in a cell"
         what += "; name its column with --columns learning_rate=COLUMN"
         raise BadInput(Problem(what, ", ".join(known), nearest("learning_rate", known)))
-    is_positive = np.stack([values[name] > 0 for name in searched]).all(0)
-    keep = is_run & is_positive
-    logs, cell = _cells([np.log(values[name][keep]) for name in sizes], sizes)
+    logs = logs[logs[searched].notna().all(axis=1)]
+    means, cell = _cells(logs[sizes])
     return SearchedRuns(
         names=tuple(searched),
         sizes=tuple(sizes),
-        x=np.column_stack([np.log(values[name][keep]) for name in searched]),
-        y=np.log(values["loss"][keep]),
+        x=np.ascontiguousarray(logs[searched].to_numpy()),
+        y=logs["loss"].to_numpy(),
         cell=cell,
-        logs=logs,
-        seeds=np.ones(keep.sum()),
+        logs=means,
+        seeds=np.ones(len(logs)),
         notes=notes,
     )
 
 
-def _searched(values: Mapping[str, Array], cell: Index) -> tuple[list[str], tuple[str, ...]]:
+def _searched(logs: pd.DataFrame, cell: Index) -> tuple[list[str], tuple[str, ...]]:
     """The names of the values that vary within cells, each by itself, and what is said of others."""
-    import pandas as pd
-
     searched, notes, away = list[str](), list[str](), dict[str, Array]()
-    for name, numbers in values.items():
-        is_positive = np.isfinite(numbers) & (numbers > 0)
-        if is_positive.mean() < 0.5:
+    for name in map(str, logs):
+        column = logs[name]
+        if column.notna().mean() < 0.5:
             continue
-        logs = pd.Series(numbers).where(is_positive).map(np.log)
-        centered = (logs - logs.groupby(cell).transform("mean")).fillna(0.0).to_numpy()
+        centered = (column - column.groupby(cell).transform("mean")).fillna(0.0).to_numpy()
         n_varied = len(np.unique(cell[np.abs(centered) > 1e-6]))
         # In some cells at least, and by 5% at least.
         if n_varied < max(1, 0.3 * (cell.max() + 1)) or np.abs(centered).max() < 0.05:
@@ -225,17 +223,16 @@ def _searched(values: Mapping[str, Array], cell: Index) -> tuple[list[str], tupl
     return searched, tuple(notes)
 
 
-def _cells(logs: Sequence[Array], sizes: Sequence[str]) -> tuple[Array, Index]:
+def _cells(logs: pd.DataFrame) -> tuple[Array, Index]:
     """The mean log sizes of each cell, [C, k], and the cell of each run, [n]; tokens differ within a model."""
-    cell = np.zeros(len(logs[0]), np.intp)
-    for name, column in sorted(
-        zip(sizes, logs, strict=True), key=lambda each: each[0] == "tokens"
-    ):
+    cell = np.zeros(len(logs), np.intp)
+    for name in sorted(map(str, logs), key=lambda name: name == "tokens"):
+        column = logs[name].to_numpy()
         order = np.lexsort((column, cell))
         is_other = np.diff(column[order]) > _SAME_SIZE.get(name, 1e-6)
         begins = np.append(False, (np.diff(cell[order]) > 0) | is_other)
         cell[order] = np.cumsum(begins)
     counts = np.bincount(cell)
-    means = np.stack([np.bincount(cell, column) / counts for column in logs], 1)
+    means = np.stack([np.bincount(cell, logs[name]) / counts for name in logs], 1)
     order = np.lexsort(means.T[::-1])
     return means[order], np.argsort(order)[cell]
