@@ -22,6 +22,7 @@ from sweeplab.sweep.progress import StudyProgress, ended_in_words
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sweeplab.analysis.predicting import Prediction
     from sweeplab.lab.studies import Done
     from sweeplab.report.data import ReportData
     from sweeplab.report.headline import BestTrial, Headline
@@ -48,9 +49,16 @@ class Results:
         frame = runs_table(self.folder.lab, self.folder.name)
         study = self.folder.read(self.folder.canonical_file)
         changed = (name for cell in study.get("cells", ()) for name in cell)
-        varied = (*study["grid"], *changed, *study["search"])
-        known = (name for name in varied if name in frame)
-        return frame[[*dict.fromkeys([*_FIRST, *known, *frame])]]
+        varied = [
+            name
+            for name in (*study["grid"], *changed, *study["search"])
+            if name in frame and len({*map(str, frame[name])}) > 1
+        ]
+        return frame[[*dict.fromkeys([*_FIRST, *varied, *frame])]]
+
+    def trials_dataframe(self) -> pd.DataFrame:
+        """Return `trials`, by the name that it has in Optuna."""
+        return self.trials()
 
     @property
     def best(self) -> BestTrial | None:
@@ -244,6 +252,40 @@ class Study(Results):
         parts = {name: getattr(now, name) for name in ("budget", "search", "grid", "cells")}
         self.spec = self.spec.model_copy(update=parts)
         return done
+
+    def pause(self) -> Done:
+        """Pause the study at its workers' next evaluation; the process that runs it waits for `resume`.
+
+        Raises:
+            BadInput: nobody runs the study, or it is paused.
+        """
+        from sweeplab.sweep import steering
+
+        return steering.pause(self.folder)
+
+    def resume(self) -> StudyResult | Done:
+        """Continue the study if it is paused, else run it to the end of its budget.
+
+        Raises:
+            BadInput: it is running and not paused, or cannot start.
+        """
+        from sweeplab.sweep import steering
+
+        return steering.resume(self.folder) or self.run()
+
+    def predict(self, **size: Any) -> Prediction:
+        """Predict the best values and the loss of a size that was not tried: predict(n_layer=2, n_embd=96).
+
+        Raises:
+            BadInput: a hyperparameter of the grid is missing, or the study allows no such size.
+        """
+        from sweeplab.analysis.predicting import predict_size
+        from sweeplab.analysis.studies import read_studies
+        from sweeplab.laws.columns import PLAIN
+
+        studies = read_studies(self.lab, [self.folder.name])
+        asked = [f"{name}={yaml_text(value)}" for name, value in size.items()]
+        return predict_size(self.folder, studies, studies.points(), asked, PLAIN)
 
     def enqueue(self, **values: Any) -> Done:
         """Enqueue trials with given values to run next, one in every cell that the values allow.

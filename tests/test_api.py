@@ -182,6 +182,7 @@ def test_best_is_the_chosen_trial(result):
         3e-3: "complete",
         1e6: "diverged",
     }
+    assert result.trials_dataframe().equals(frame)
     assert {"Run", "Study", "laws", "load_run", "load_study", "make_study", "open_study"} < {
         *dir(sweeplab)
     }

@@ -169,7 +169,7 @@ TOOLS = {
     "list": Tool(list_studies, ()),
     "plan": Tool(plan, _OF_FILE),
     "run": Tool(run_detached, _OF_FILE, reads_only=False),
-    "show": Tool(show, ("name", "trial", "cell", "trials", "top")),
+    "show": Tool(show, ("name", "trial", "cell", "trials", "sort", "top")),
     "best": Tool(best, ("name", "cell", "trial")),
     "stop": Tool(stop, ("name",), reads_only=False),
     "pause": Tool(pause, ("name",), reads_only=False),

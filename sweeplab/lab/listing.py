@@ -152,7 +152,7 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
     folder = StudyFolder(lab_folder(lab), name)
     if is_name(name) and folder.has_started:
         return folder
-    names = sorted({*study_names(folder.lab), *(each.stem for each in files_here())})
+    names = study_names(folder.lab)
     what = f"no study {name!r} in {folder.lab}"
     if is_file(file_of(name)):
         raise BadInput(f"{what} yet; {folder.command('run')} runs it")
@@ -219,7 +219,9 @@ def study_source(path: str | Path, lab: Path) -> Path:
     if packaged.is_file() and (name == file.stem or file == Path("studies", packaged.name)):
         return packaged
     if is_name(name) and file.suffix not in (".yaml", ".yml"):
-        find_study(lab, name)
+        names = sorted({*study_names(lab), *(each.stem for each in files_here())})
+        what = f"{name}: no study file, and no study in {lab}"
+        raise BadInput(Problem(what, some_of(names), nearest(name, names)))
     return file
 
 

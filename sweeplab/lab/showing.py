@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from sweeplab.data import task_of
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import several_named
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import (
@@ -132,11 +133,15 @@ def _cell_row(
     return row
 
 
-def trial_rows(ranked: StudyTrials, cell: str | None = None) -> list[dict[str, Any]]:
+def trial_rows(
+    ranked: StudyTrials, cell: str | None = None, sort: str | None = None
+) -> list[dict[str, Any]]:
     """Return a row per trial of a study, or of a cell: the best first, then those without a value.
 
+    With `sort` they are in the order of that column, the lowest first.
+
     Raises:
-        BadInput: there is no such cell.
+        BadInput: there is no such cell or column.
     """
     cell, metric = ranked.cell_named(cell), find_metric(ranked.folder)
     trials = ranked.ranked(cell)
@@ -154,7 +159,13 @@ def trial_rows(ranked: StudyTrials, cell: str | None = None) -> list[dict[str, A
             "iteration": max((end.iteration for end in trial.ends), default=None),
         }
         rows.append(row | dict(trial.start.sampled))
-    return rows
+    if sort is None:
+        return rows
+    known = list(dict.fromkeys(name for row in rows for name in row))
+    if sort not in known:
+        what = f"--sort {sort}: the trials have no such column"
+        raise BadInput(Problem(what, ", ".join(known), nearest(sort, known)))
+    return sorted(rows, key=lambda row: (row.get(sort) is None, row.get(sort) or 0))
 
 
 def commands_about(
@@ -283,3 +294,16 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
             row["change"] = row["b"] - row["a"]
         answer["results"].append(row)
     return answer
+
+
+def differ_in_trials(a: Trial, b: Trial) -> list[dict[str, Any]]:
+    """Return in what two trials differ: their hyperparameters, then how they ended."""
+    ends = ("state", "value")
+    one, other = (
+        {**trial.values, "state": str(trial.state), "value": trial.value} for trial in (a, b)
+    )
+    return [
+        {"name": name, "a": value, "b": other.get(name)}
+        for name, value in one.items()
+        if name in ends or value != other.get(name)
+    ]

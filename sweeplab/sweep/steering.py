@@ -308,10 +308,13 @@ def _said(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def enqueue(folder: StudyFolder, words: Sequence[str], cell: str | None = None) -> Done:
+def enqueue(
+    folder: StudyFolder, words: Sequence[str], cell: str | None = None, dry_run: bool = False
+) -> Done:
     """Enqueue trials with given values (`name=value`), to be tried next: one in every cell that has these values.
 
-    The sampler chooses the searched hyperparameters that are not given. A `cell` narrows it to that one.
+    The sampler chooses the searched hyperparameters that are not given. A `cell` narrows it to that one; with `dry_run`
+    nothing is enqueued.
 
     Raises:
         BadInput: a name is neither searched nor in the grid, there is no such cell, or a value is not allowed.
@@ -331,6 +334,11 @@ def enqueue(folder: StudyFolder, words: Sequence[str], cell: str | None = None) 
     if not points:
         raise BadInput(
             f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it"
+        )
+    if dry_run:
+        cells = some_of([of.key for of, _ in points])
+        return Done(
+            f"{several(len(points), 'trial')} would be enqueued: one in each of {cells}", []
         )
     with store.storage.transaction():
         added = [_enqueue(store, of, point, {"enqueued": values}) for of, point in points]

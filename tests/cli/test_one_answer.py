@@ -13,7 +13,6 @@ import sweeplab
 from sweeplab.cli.mcp import Reach, Tools
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.live import Follower
-from sweeplab.sweep.steering import pause
 from sweeplab.tracking.connection import connect, tracking_uri
 
 SHORT = {
@@ -133,7 +132,7 @@ def test_every_place_says_the_same_of_nine_studies(cli, folder):
     running.start()
     wait_for(study, "running: 0 of 3 trials (3 training")
     assert study.show().next == "sweeplab watch running"
-    pause(study.folder)
+    study.pause()
     wait_for(study, "paused: 0 of 3 trials")
     check_answers(study.folder, "paused", cli)
     study.stop()
@@ -142,6 +141,9 @@ def test_every_place_says_the_same_of_nine_studies(cli, folder):
     check_answers(study.folder, "interrupted", cli)
 
     once = sweeplab.open_study("one-size", lab)
+    assert (
+        "would be enqueued" in cli("enqueue", "one-size", "learning_rate=5e-4", "--dry-run").out
+    )
     check_answers(once.folder, "finished", cli)
     once.enqueue(learning_rate=5e-4)
     check_answers(once.folder, "waiting", cli)

@@ -396,6 +396,9 @@ def enqueue(
         ),
     ],
     cell: options.OneCell = None,
+    dry_run: Annotated[
+        bool, options.flag("Only say which trials would be enqueued.", "--dry-run")
+    ] = False,
     lab: options.Lab = None,
 ) -> Answer:
     """Enqueue trials with given values, to run next.
@@ -409,4 +412,4 @@ def enqueue(
     """
     from sweeplab.sweep import steering
 
-    return answer_of(steering.enqueue(find_study(lab, name), values, cell))
+    return answer_of(steering.enqueue(find_study(lab, name), values, cell, dry_run))

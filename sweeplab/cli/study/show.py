@@ -84,6 +84,9 @@ def show(
     trials: Annotated[
         bool, flag("List trials instead of cells, the best first.", "--trials")
     ] = False,
+    sort: Annotated[
+        str | None, option("NAME", "With --trials: by this column, the lowest first.")
+    ] = None,
     top: Annotated[int, option("N", "With --trials: at most so many.", min=1)] = 10,
     lab: options.Lab = None,
 ) -> Answer:
@@ -94,14 +97,14 @@ def show(
 
     \b
     $ sweeplab show small
-    $ sweeplab show small --trials --top 5
+    $ sweeplab show small --trials --sort learning_rate --top 5
     $ sweeplab show small --trial 3 --cell n_layer=1,n_embd=32
     """
     folder = options.named_study(name, lab)
     if trial is not None:
         return showing.show_trial(folder, trial, cell), _print_trial
-    if trials:
-        rows = showing.trial_rows(StudyTrials(folder), cell)[:top]
+    if trials or sort:
+        rows = showing.trial_rows(StudyTrials(folder), cell, sort)[:top]
         return rows, lambda rows: print_rows(rows, text=("cell", "state"))
     from sweeplab.report.headline import read_headline
 
@@ -305,7 +308,7 @@ def diff(
         list[str],
         argument(
             "A B",
-            "Names of two studies.",
+            "Names of two studies, or NAME/CELL/TRIAL of trials.",
             autocompletion=options.studies,
         ),
     ],
@@ -317,14 +320,15 @@ def diff(
     ] = None,
     lab: options.Lab = None,
 ) -> Answer:
-    """Show how two studies differ.
+    """Show how two studies or trials differ.
 
-    It compares the meaning of the files, not their layout; then the data's digests, the code's versions,
+    Of studies it compares the meaning of the files, not their layout; then the data's digests, the code's versions,
     and the best value of every cell. The page shows whether their best losses differ by more than noise: over the
     cells that they share, and over their seeds.
 
     \b
     $ sweeplab diff small longer
+    $ sweeplab diff small/n_layer=1,n_embd=32/0 small/n_layer=1,n_embd=32/3
     $ sweeplab diff small longer wider --page
     """
     if len(names) < 2 or (len(names) > 2 and not page):
@@ -337,8 +341,20 @@ def diff(
         folders = [find_study(lab, name) for name in names]
         written = str(write_report("compare", folders[0].lab, names, None, dashboard))
         return {"report": written}, written
-    a, b = (find_study(lab, name) for name in names)
-    return showing.differ(a, b), _print_differences
+    (a, cell_of_a, trial_a), (b, cell_of_b, trial_b) = (
+        options.study_or_trial(name, lab) for name in names
+    )
+    if trial_a is None and trial_b is None:
+        return showing.differ(a, b), _print_differences
+    if trial_a is None or trial_b is None:
+        raise BadInput(Problem("a study and a trial", "two studies, or two trials"))
+    one, other = (
+        StudyTrials(a).find(cell_of_a, trial_a),
+        StudyTrials(b).find(cell_of_b, trial_b),
+    )
+    return showing.differ_in_trials(one, other), lambda rows: print_rows(
+        rows, text=("name", "a", "b")
+    )
 
 
 def note(
