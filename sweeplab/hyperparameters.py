@@ -38,7 +38,8 @@ class Hyperparameter:
     """One row of the table.
 
     `suggested` is written as in a study file: `{"min":…, "max":…, "log": True}` or a list of choices.
-    `low` and `high` are inclusive bounds, `above` and `below` exclusive ones. An `optional` row accepts null, which
+    `low` and `high` are inclusive bounds, `above` and `below` exclusive ones. `removed` choices are those of older
+    versions: they can be read and shown, but no run can be trained with them. An `optional` row accepts null, which
     switches it off; with `off` null is also its default. An `automatic` row accepts "auto", which the data, other rows
     or the machine replace by a value; "auto" is its default, whatever its sample value. A `shape` row determines
     tensor shapes or the compiled program: runs that differ in it cannot share a stack. A row `of_model` belongs to the
@@ -56,6 +57,7 @@ class Hyperparameter:
     above: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     optional: bool = False
     off: bool = False
     automatic: bool = False
@@ -114,7 +116,7 @@ class Hyperparameter:
             return tuple(self._number(each, wrong) for each in value)
         if self.kind in ("bool", "str"):
             is_typed = isinstance(value, bool if self.kind == "bool" else str)
-            if not is_typed or (self.choices and value not in self.choices):
+            if not is_typed or (self.choices and value not in (*self.choices, *self.removed)):
                 raise wrong
             return value
         return self._number(value, wrong)
@@ -223,7 +225,7 @@ class ModelHyperparameters:
     relative_buckets: int = _model(32, "Number of distance buckets of relative positions; even", low=4, high=2**12)
     relative_max_distance: int = _model(128, "Distance from which on all relative positions share one bucket",
         unit="tokens", low=2, high=2**20)
-    attention: str = _model("full", "Kind of attention", choices=("full", "local"))
+    attention: str = _model("full", "Kind of attention", choices=("full", "local"), removed=("strided", "linear"))
     full_attention_interval: int | None = _model(6, "Every so many blocks one has full attention, and the others have the kind `attention`; null: none has",
         unit="blocks", low=1, high=2**10, off=True, suggested=(2, 4, 6))
     attention_window: int = _model(64, "Local attention sees positions that are less than this far away", unit="tokens", low=1, high=2**20)
@@ -325,7 +327,7 @@ class Hyperparameters(ModelHyperparameters):
     # precision
     device: str = _precision("cuda", "Device that runs train on", choices=("cpu", "cuda"), automatic=True, shape=True)
     dtype: str = _precision("bfloat16", "Precision of matrix products (on a CPU: of large ones only); weights stay float32",
-        choices=("float32", "bfloat16"), automatic=True, shape=True)
+        choices=("float32", "bfloat16"), removed=("float16",), automatic=True, shape=True)
     compile: bool = _precision(True, "Compile the training step with torch.compile", automatic=True, shape=True)
 
     # validation

@@ -11,6 +11,7 @@ from typing import Any
 from sweeplab.data import task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import several_named
+from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import (
     StudyTrials,
@@ -47,10 +48,10 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study; a
-    cell has no more trials than points), `enqueued` those that run next. `workers` has the place of each worker that
-    runs or is queued. Values are of the `metric`. Cells stand in the order of the grid, former cells last. `findings`
-    say what limited the best trials. With `only`, all is about this cell. What is no plain value has an `as_dict`, or
-    is a dataclass.
+    cell has no more trials than points), `enqueued` those that run next. `removed` has the values that only older
+    versions train, `workers` the place of each worker that runs or is queued. Values are of the `metric`. Cells stand
+    in the order of the grid, former cells last. `findings` say what limited the best trials. With `only`, all is about
+    this cell. What is no plain value has an `as_dict`, or is a dataclass.
 
     Raises:
         BadInput: the study has no such cell.
@@ -64,7 +65,7 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         only = named_cell(folder.name, by_cell, only)
         by_cell = {only: by_cell[only]}
     counts, limits = count_trials(folder), cell_limits(folder)
-    cells, failures = [], []
+    cells, failures, removed = [], [], set()
     for cell, trials in by_cell.items():
         count = counts.get(cell, TrialCounts())
         row = _cell_row(ranked, cell, trials, count.counted)
@@ -72,6 +73,10 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         row["enqueued"] = count.states["enqueued"]
         cells.append(row)
         for trial in trials:
+            for name, hyperparameter in TABLE.items():
+                value = getattr(trial.start.values, name)
+                if value in hyperparameter.removed:
+                    removed.add(f"{name}={value}")
             if trial.ending is None:
                 continue
             # Of a traceback the last line.
@@ -98,6 +103,7 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         "cells": cells,
         "notes": read_notes(folder),
         "reaches": plan.get("reaches", []),
+        "removed": sorted(removed),
         "workers": folder.workers,
         "best": best,
         "findings": find_limits(ranked, only),

@@ -138,6 +138,11 @@ class Column:
     values: Array
     factor: float | None
 
+    @property
+    def says_unit(self) -> bool:
+        """Return whether a factor or the column's name says in which unit the numbers are."""
+        return self.words != f"column {self.name}"
+
 
 def pairs_of(
     option: str, text: str, known: Collection[str], others: Collection[str] = ()

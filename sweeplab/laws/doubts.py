@@ -186,6 +186,9 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
             points.with_column("params", params * (1 + sign * others)) for sign in (1, -1)
         )
         doubts.append(Doubt("params", {"share": EMBEDDINGS}, counted))
+    if "tokens" in points.undeclared:
+        column = points.conventions["tokens"].removeprefix("column ")
+        doubts.append(Doubt("tokens", {"column": column}))
     doubts += _outliers(points, fitted)
     if form.status == FLAGGED:
         facts = {"chance": form.chance, "direction": form.direction}

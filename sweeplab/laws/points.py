@@ -22,6 +22,8 @@ from sweeplab.formatting import several, several_named, short
 from sweeplab.laws.columns import (
     CHOICES,
     COUNTS,
+    FEWEST_PER_PARAM,
+    MOST_PER_PARAM,
     PLAIN,
     SHAPE,
     Array,
@@ -183,9 +185,15 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         why = f"checkpoints of a run that went on (column {run}; --count rows=all counts each)"
         points, used = points.only(last, why), used[last]
     points = _combined(points, used, others, chosen.rows, source)
-    if "params" in wanted and not chosen.params:  # nobody says what they count
-        return replace(points, undeclared=("params",))
-    return points
+    # What nobody says: what params count, and whether tokens are in thousands.
+    undeclared = []
+    if "params" in wanted and not chosen.params:
+        undeclared.append("params")
+    if meanings.get("flops") == "6ND" and not read["tokens"].says_unit:
+        ratio = np.median(points.columns["tokens"] / points.columns["params"])
+        if not MOST_PER_PARAM / 1e3 < ratio < FEWEST_PER_PARAM * 1e3:
+            undeclared.append("tokens")
+    return replace(points, undeclared=tuple(undeclared))
 
 
 def points_of(

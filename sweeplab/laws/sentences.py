@@ -36,6 +36,7 @@ TEMPLATES = {
     "that it was tuned",
     "params": "it is not known whether params count the embeddings, which may be {share:.0%} of the smallest size; "
     "--count params=non-embedding or params=total says it",
+    "tokens": "tokens may be in another unit; --columns tokens={column}*1 says that they are not",
     "drift": "the tuning excess may drift with size, by up to {drift:.2%} of the loss; more trials in every cell, "
     "or a wider range where the best value lies at an end, make it smaller",
     "form": "the form does not fit (chance {chance:.1%}, {direction}): the interval holds the fit of the form as it "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from sweeplab.errors import BadInput
 from sweeplab.model.shape import GENERAL, ModelShape, Requirement, Side
 
 if TYPE_CHECKING:
@@ -393,9 +394,14 @@ def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
 
 # ------------------------------------------------------------------ the attention of a model
 
+ATTENTION = ("full", "local")
+KNOWN_KINDS = "attention must be full or local: strided and linear are removed, their runs are shown from their records"
 # All conditions on a model's shape.
 SHAPE_REQUIREMENTS = (
     *GENERAL,
+    Requirement(
+        KNOWN_KINDS, "attention", lambda shape: shape.is_plugin or shape.attention in ATTENTION
+    ),
     Requirement(
         "relative positions need an even relative_buckets, and relative_max_distance above half of it",
         "positions relative_buckets relative_max_distance",
@@ -423,7 +429,12 @@ def windows(shape: ModelShape, side: Side) -> list[int | None]:
 
     With a full_attention_interval of n, block n, block 2n … have full attention (Gemma Team, "Gemma 3", 2025, where n
     is 6).
+
+    Raises:
+        BadInput: the run is of an older version, with a kind that this one does not have.
     """
+    if shape.attention not in ATTENTION:
+        raise BadInput(f"attention is {shape.attention}; {KNOWN_KINDS}")
     widths: list[int | None] = []
     for number in range(1, shape.layers(side) + 1):
         width = shape.attention_window if shape.attention == "local" else None

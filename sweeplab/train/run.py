@@ -27,6 +27,7 @@ ShapeKey = tuple[tuple[str, Any], ...]
 # Conditions on a run's hyperparameters besides their own bounds, written like a study's constraints.
 REQUIREMENTS = (
     "batch_size % grad_accum == 0",
+    "dtype != 'float16'",  # of older versions
     "model == 'transformer' or compile != True",
     # It is told of no padding.
     "model == 'transformer' or family == 'decoder' or objective == 'masked'",

@@ -60,6 +60,17 @@ def test_a_file_gives_what_the_command_line_prints(law, frame, tmp_path, monkeyp
     )
 
 
+def test_a_table_that_does_not_say_the_unit_of_its_tokens_is_weak_at_best(frame):
+    table = frame.assign(N=frame["N"] / 10, D=frame["D_B"] * 1e9)
+    asked, told = (
+        laws.fit(table, columns={"tokens": name}, tuned="each", count={"params": "total"})
+        for name in ("D", "D*1")
+    )
+    assert "--columns tokens=D*1 says" in str(asked.warnings)
+    verdicts = [law.numbers["alpha"]["verdict"] for law in (asked, told)]
+    assert verdicts == ["weak", "identified"]
+
+
 def test_rows_are_predicted_with_their_intervals(law):
     n, d = np.array([2e8, 4e8, 1e9]), np.array([4e9, 8e9, 2e10])
     found = law.predict(pd.DataFrame({"params": n, "tokens": d}, index=list("abc")))

@@ -20,6 +20,10 @@ IMPOSSIBLE = [
     ),
     ({"n_head": 6, "n_kv_head": 4}, "n_kv_head divides n_head"),
     ({"n_expert": 2, "n_expert_active": 3}, "n_expert_active is at most n_expert"),
+    (
+        {"attention": "linear"},
+        "attention must be full or local: strided and linear are removed",
+    ),
     ({"parallel_block": True, "norm_position": "post"}, "norm_position must be pre"),
     ({"parallel_block": True, "family": "encoder_decoder"}, "does not support cross-attention"),
     ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),

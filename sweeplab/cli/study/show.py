@@ -132,6 +132,12 @@ def print_study(study: dict[str, Any]) -> None:
     print_rows(rows, text=("cell",))
     for place, text in study["notes"].items():
         say_prose(f"note{f' of {place}' if place else ''}: {text}")
+    if study["removed"]:
+        removed = ", ".join(study["removed"])
+        say(
+            f"removed from this version: {removed}; these runs are shown from their records",
+            "yellow",
+        )
     for finding in study["findings"]:
         say_prose(f"to change: {finding.in_words()}", "yellow")
     print_failures(study)
