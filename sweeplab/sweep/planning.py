@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from sweeplab import permissions
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.formats import user_files
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import free_bytes, to_delete
+from sweeplab.files import existing, free_bytes, to_delete
 from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
@@ -252,6 +253,11 @@ def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
             _check_tracking(folder.lab, spec.track.uri)
     except BadInput as error:
         problems += error.problems
+    try:
+        tempfile.TemporaryFile(dir=existing(folder.path)).close()  # leaves nothing behind
+    except OSError as error:
+        what = f"{folder.lab} cannot be written ({error.strerror or error})"
+        problems.append(Problem(f"{what}; --lab or SWEEPLAB_LAB name another folder"))
     try:
         dataset = inputs.study_dataset(spec)
     except BadInput as error:
