@@ -368,7 +368,7 @@ class Hyperparameters(ModelHyperparameters):
         """Return an instance with these values; missing rows get their defaults, unknown names are ignored."""
         # A plan creates many instances, and a frozen dataclass's __init__ is slow.
         made = cls.__new__(cls)
-        vars(made).update({name: values.get(name, row.default) for name, row in TABLE.items()})
+        vars(made).update(_DEFAULTS, **{name: values[name] for name in TABLE if name in values})
         return made
 
     @classmethod
@@ -511,9 +511,13 @@ def canonical(name: str) -> str:
 def add_row(added: Hyperparameter) -> None:
     """Add a row that a plug-in defines; runs that do not set it have its default."""
     TABLE[added.name] = added
+    _DEFAULTS[added.name] = added.default
     setattr(Hyperparameters, added.name, added.default)
+
+
+_DEFAULTS = {name: each.default for name, each in TABLE.items()}
 
 
 def defaults() -> dict[str, Any]:
     """Return every hyperparameter's default, by name, in the table's order."""
-    return {name: row.default for name, row in TABLE.items()}
+    return dict(_DEFAULTS)

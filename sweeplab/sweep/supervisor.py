@@ -213,8 +213,8 @@ class _Supervisor:
         availability.limit = OUTAGE_SECONDS
         availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
         availability.stopping = lambda: interrupts() > 1
-        tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
-        self.trackers = [tracker, *open_mirrors(self.spec.fixed, folder.path)]
+        self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
+        self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         self.shipping = Shipping(folder, self.trackers)
         self.elapsed = folder.elapsed_seconds
         self.watched, self.notices = (
@@ -230,7 +230,16 @@ class _Supervisor:
         self._last_notice = ""
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
-        """Show the user the `notices`, then run the study to its end."""
+        """Show the user the `notices`, then run the study to its end; one that is complete is left as it is."""
+        self.commands.read()
+        # It came to its end before, tracking has all of it, and nobody is to hear of it: MLflow is slow to import.
+        is_done = self.commands.state.status == "complete" and not (
+            self._has_work() or self.spec.notify
+        )
+        if is_done:
+            is_done = len(self.trackers) == 1 and self.tracker.is_complete(
+                run.path for run in self.folder.runs()
+            )
         known = versions(self.plan.data.token_digest)
         start = {"versions": known, "host": socket.gethostname(), "pid": os.getpid()}
         self.commands.add("start", start)
@@ -243,6 +252,9 @@ class _Supervisor:
             self.listen(events.Tick(), self.progress)
             for notice in notices:
                 self._take_in(events.StudyNotice(message=notice))
+            if is_done:
+                status = "complete"
+                return StudyEnd(self.folder, status, [])
             description = describe(self.spec, self.folder, self.plan)
             try:
                 for tracker in self.trackers:

@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from sweeplab.errors import BadInput
 from sweeplab.files import GrowingFile, make_folder, read_bytes, write_whole
+from sweeplab.processes import switched_off
 from sweeplab.records.folders import StudyFolder, TrackedStudy
 from sweeplab.records.runs import RunEnd, RunFolder, RunState, present
 from sweeplab.tracking.connection import is_of_lab, reaching
@@ -224,6 +225,12 @@ class MLflowTracker(Experiment, Mirror):
             return read_bytes(run.shipped_file) == self._marker(run, study.run_id)
         except FileNotFoundError:
             return False
+
+    def is_complete(self, folders: Iterable[Path]) -> bool:
+        """Return whether all of these runs have ended and were completely sent to this place, which still exists."""
+        if not self.may_exist or (switched_off() and not self.find()):
+            return False
+        return all(self.is_shipped(folder) for folder in folders)
 
     def _marker(self, run: RunFolder, parent: str) -> bytes:
         """Name a completely shipped run by the place, the parent run's id, and the digest of the end.

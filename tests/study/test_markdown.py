@@ -57,6 +57,7 @@ def test_reads_the_usual_form():
         ("max_iters", "1\u202f000\u202f000", 1_000_000),
         ("batch_size", "512k tokens", None),
         ("dtype", "bf16", "bfloat16"),
+        ("learning_rate", "3×10⁻⁴", 3e-4),
         ("max_iters", "10,00", None),
         ("dropout", "0.1 (or 0.2)", 0.1),
         ("betas", "[0.9, 0.99] (GPT-3)", (0.9, 0.99)),
@@ -81,7 +82,7 @@ def test_values_as_people_write_them(name, written, value):
     ("name", "written", "entry"),
     [
         ("learning_rate", "1e-4 to 3e-3, log", {"min": 1e-4, "max": 3e-3, "log": True}),
-        ("learning_rate", "3e-5 – 1e-2", {"min": 3e-5, "max": 1e-2, "log": True}),
+        ("learning_rate", "3×10⁻⁵ – 10⁻²", {"min": 3e-5, "max": 1e-2, "log": True}),
         ("dropout", "0–0.4, step 0.1", {"min": 0.0, "max": 0.4, "step": 0.1}),
         ("n_embd", "{64, 128, 256}", [64, 128, 256]),
         ("betas", "(0.9, 0.95), (0.9, 0.99)", [(0.9, 0.95), (0.9, 0.99)]),

@@ -61,6 +61,9 @@ _SUFFIXED = re.compile(rf"(.*\d\.?)\s*({'|'.join(_FACTORS)})", re.IGNORECASE)
 _NUMBER = re.compile(
     r"[+-]?(?:[1-9]\d{0,2}(?:[,_\s]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 )
+_POWER_OF_TEN = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\s*[x×·*]\s*)?10\^\{?([+-]?\d+)\}?")
+_SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _LOG = re.compile(r"[,;(\s]*\blog(arithmic|[- ]?uniform|[- ]?scaled?|10)?\b\)?", re.IGNORECASE)
 _STEP = re.compile(r"[,;(\s]*\b(?:in )?steps?(?: of)?\s+(\S+?)\)?$", re.IGNORECASE)
 _BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s%kKmM])-(?=[\d.\s]))\s*")
@@ -106,11 +109,15 @@ def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
 
 def _number(text: str) -> float:
     """Parse a number; return NaN, which no row accepts, if it is not one."""
-    suffixed = _SUFFIXED.fullmatch(text)
+    text = text.strip().replace("−", "-")
+    text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_UNRAISED), text)
+    power, suffixed = _POWER_OF_TEN.fullmatch(text), _SUFFIXED.fullmatch(text)
+    if power:
+        return float(f"{power[1] or 1}e{power[2]}")
     if suffixed:
         factor = _FACTORS[suffixed[2].lower()]
         return float(f"{_number(suffixed[1]) * factor:.12g}")  # 10% is 0.1, not 0.1000…01
-    if _NUMBER.fullmatch(text.strip()):
+    if _NUMBER.fullmatch(text):
         return float(re.sub(r"[,_\s]", "", text))
     return math.nan
 
