@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.laws.check import Misfit, hold_out, misfit
+from sweeplab.laws.check import UNSEEN, Misfit, hold_out, misfit
 from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.doubts import Doubt, Tuning, along_family, doubts_of, tuning_of
 from sweeplab.laws.fitting import Fit, fit
@@ -24,6 +24,7 @@ from sweeplab.laws.forms import (
     FEWEST_VALUES,
     LAWS,
     TOLERANCES,
+    UNSEEN_BEND,
     Law,
     Quantity,
     loss_at,
@@ -179,8 +180,11 @@ class Assessment:
 
     @cached_property
     def bent(self) -> tuple[list[Fit], list[Fit]]:
-        """Return the fits of the bent form, likewise."""
-        return self._fits(is_bent=True)
+        """Return the fits of the bent form; where rows cannot show a bend, a stronger one is doubted."""
+        fits, doubted = self._fits(is_bent=True)
+        if self.misfit.status == UNSEEN:
+            doubted.append(fit(self.points, replace(self.law, bend=UNSEEN_BEND), is_bent=True))
+        return fits, doubted
 
     def _fits(self, is_bent: bool) -> tuple[list[Fit], list[Fit]]:
         doubted = []
