@@ -337,7 +337,7 @@ def assess(points: Points, law: Law, budget: float | None = None) -> Assessment:
     points = tuning.points
     fitted = fit(points, law)
     if budget is None:
-        budget = float(np.max(points.columns.get("flops", np.array([math.nan]))))
+        budget = points.columns.get("flops", np.array([math.nan])).max()
     elif not 0 < budget < math.inf:
         raise BadInput(f"--flops {budget:g} is not a budget; it must be positive")
     form = misfit(points, fitted)

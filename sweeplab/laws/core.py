@@ -66,12 +66,12 @@ def logistic(sd: float) -> Prior:
 class RowErrors(NamedTuple):
     """What the errors of rows may do: `tilt` is z, [n], of mean 0; `groups` share an error, [n]; `weights`, [n].
 
-    None for no tilt, no sharing, and equal weights.
+    Without groups none is shared.
     """
 
-    tilt: Array | None = None
-    groups: NDArray[np.int64] | None = None
-    weights: Array | None = None
+    tilt: Array
+    groups: NDArray[np.int64] | None
+    weights: Array
 
 
 class Draws(NamedTuple):
@@ -105,13 +105,13 @@ def fit_law(
     loss: Array,
     design: Design,
     priors: Sequence[Prior],
-    noise: RowErrors | None = None,
+    noise: RowErrors,
 ) -> Draws:
     """Return the posterior of a law of `loss`, [n], whose columns are `design` of the shape parameters.
 
     There must be more rows than scales.
     """
-    return _Problem(loss, design, priors, noise or RowErrors()).sample()
+    return _Problem(loss, design, priors, noise).sample()
 
 
 class _Marginal(NamedTuple):
@@ -131,7 +131,7 @@ class _Problem:
     ) -> None:
         self.y, self.design, self.priors = y, design, priors
         self.n, self.z = len(y), noise.tilt
-        self.base = np.ones(self.n) if noise.weights is None else np.sqrt(noise.weights)
+        self.base = np.sqrt(noise.weights)
         self.order: NDArray[np.intp] | None = None  # of the rows by group, where some share one
         self.n_bounded = len(priors)
         if noise.groups is not None and len(np.unique(noise.groups)) < self.n:
@@ -139,29 +139,23 @@ class _Problem:
             self.sizes = np.unique(noise.groups, return_counts=True)[1]
             self.begins = np.cumsum(self.sizes) - self.sizes
             self.n_bounded += 1
-        self.k = self.n_bounded
-        if self.z is not None:
-            self.k += 1
+        self.k = self.n_bounded + 1
 
     def unknowns(self, u: Array) -> tuple[Array, Array, Array]:
         """Return the shape parameters [S, q], c and r, [S], at places u."""
         share = 1 / (1 + np.exp(-u[:, : self.n_bounded]))
-        shapes, c, r = np.empty((len(u), len(self.priors))), np.zeros(len(u)), np.zeros(len(u))
+        shapes, r = np.empty((len(u), len(self.priors))), np.zeros(len(u))
         for index, prior in enumerate(self.priors):
             shapes[:, index] = prior(share[:, index])
         if self.order is not None:
             r = MOST_SHARED * share[:, -1]
-        if self.z is not None:
-            c = TILT_SD * u[:, -1]
-        return shapes, c, r
+        return shapes, TILT_SD * u[:, -1], r
 
     def log_prior(self, u: Array) -> Array:
         """Return the log density of places under the priors, up to a constant."""
         logits = np.abs(u[:, : self.n_bounded])
         density = -(logits + 2 * np.log1p(np.exp(-logits))).sum(1)
-        if self.z is not None:
-            density = density - u[:, -1] ** 2 / 2
-        return np.asarray(density)
+        return np.asarray(density - u[:, -1] ** 2 / 2)
 
     def marginal(self, u: Array) -> _Marginal:
         """Return the density of places without the priors, and what the scales' draws need."""
@@ -172,9 +166,7 @@ class _Problem:
     def _given(self, u: Array) -> _Marginal:
         shapes, c, r = self.unknowns(u)
         columns = self.design(shapes) / self.y[:, None]
-        root_weight = np.broadcast_to(self.base, (len(u), self.n))
-        if self.z is not None:
-            root_weight = root_weight * np.exp(-c[:, None] * self.z)
+        root_weight = self.base * np.exp(-c[:, None] * self.z)
         whole = np.concatenate([columns, np.ones((len(u), self.n, 1))], 2)
         whole *= root_weight[:, :, None]
         gram = whole.transpose(0, 2, 1) @ whole
@@ -197,7 +189,7 @@ class _Problem:
         )
         plain = columns.transpose(0, 2, 1) @ columns
         density += _half_log_det(_cholesky(plain))
-        return _Marginal(density, np.asarray(rss), np.asarray(scales), inner)
+        return _Marginal(density, rss, np.asarray(scales), inner)
 
     def sample(self) -> Draws:
         """Return draws of the posterior."""
@@ -222,8 +214,7 @@ class _Problem:
         # Of a large table few draws are enough to adapt: its posterior is nearly normal.
         count = int(np.clip(_AT_ONCE / self.n, _FEWEST, _STAGE))
         u = random.logistic(size=(2 * count, self.k))  # the priors
-        if self.z is not None:
-            u[:, -1] = random.standard_normal(2 * count)
+        u[:, -1] = random.standard_normal(2 * count)
         base, marginal, temperature = np.zeros(len(u)), self.marginal(u), 0.0
         for stage in range(60):  # tables of exact losses take about 30
             likelihood = marginal.log_density

@@ -208,7 +208,7 @@ def parameters_of(law: Law) -> list[Quantity]:
         about = f"the exponent of {' and '.join(both)}"
         exponent = itemgetter(term.exponent)
         quantities[term.exponent] = Quantity(term.exponent, "exponent", about, exponent, both)
-    return [quantities[name] for name in law.parameters]
+    return [*quantities.values()]
 
 
 def _log_of(name: str) -> Callable[[Values], Array]:

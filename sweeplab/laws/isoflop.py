@@ -117,7 +117,7 @@ def _minimum(points: Points, rows: Index, searched: Searched, c: int) -> Plain:
     if not is_seen:
         ends = dict.fromkeys(ends)
     return {
-        "flops": float(np.exp(surface.runs.logs[c, 0])),
+        "flops": math.exp(surface.runs.logs[c, 0]),
         "n_rows": len(rows),
         "rows": {name: points.columns[name][rows].tolist() for name in ("params", "loss")},
         "curve": {"params": np.exp(sizes).tolist(), "loss": loss.tolist()},

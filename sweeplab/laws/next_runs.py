@@ -109,12 +109,11 @@ class NextRuns:
         runs = []
         for place in np.flatnonzero(self.counts):
             sizes = {
-                name: float(self.candidates.columns[name][place])
-                for name in ("params", "tokens")
+                name: self.candidates.columns[name][place] for name in ("params", "tokens")
             }
             times, flops = (
                 int(self.counts[place]),
-                float(self.counts[place] * self.candidates.cost[place]),
+                self.counts[place] * self.candidates.cost[place],
             )
             run: Plain = sizes | {"times": times, "flops": flops}
             if self.candidates.cells:
@@ -123,7 +122,7 @@ class NextRuns:
         return {
             "quantity": self.quantity.name,
             "budget_flops": self.budget,
-            "spent_flops": float(self.counts @ self.candidates.cost),
+            "spent_flops": self.counts @ self.candidates.cost,
             "n_runs": int(self.counts.sum()),
             "runs": runs,
             "half_width": {
@@ -170,7 +169,7 @@ def next_runs(
     )
     budget = flops
     if budget is None:
-        budget = float((points.columns["flops"] * points.weights).sum()) / 2
+        budget = (points.columns["flops"] * points.weights).sum() / 2
     candidates = (candidates or of_points(points, budget)).like(points, budget)
     counts = _chosen(fitted, quantity, candidates, budget)
     if not counts.any():

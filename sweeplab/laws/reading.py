@@ -88,11 +88,6 @@ def _read_csv(content: bytes) -> pd.DataFrame:
     return frame
 
 
-def _read_json(content: bytes) -> pd.DataFrame:
-    """The table of a list of runs."""
-    return _of_records(json.loads(_text_of(content)))
-
-
 def _read_parquet(content: bytes) -> pd.DataFrame:
     import pandas as pd
 
@@ -132,7 +127,7 @@ def _of_records(records: Any) -> pd.DataFrame:
 _READERS: dict[str, Callable[[bytes], pd.DataFrame]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
-    ".json": _read_json,
+    ".json": lambda content: _of_records(json.loads(_text_of(content))),
     ".jsonl": _read_json_lines,
     ".parquet": _read_parquet,
 }

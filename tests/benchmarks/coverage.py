@@ -84,9 +84,10 @@ def one_table(case):
     logs = {name: np.log(points.columns[name]) for name in ("params", "tokens")}
     center = {name: log.mean() for name, log in logs.items()}
     logs = {name: log - center[name] for name, log in logs.items()}
-    weights = np.exp(0.5 * logs["tokens"]) if kind == FALLS else None
+    tilt = 0.5 if kind == FALLS else 0.0
+    noise = RowErrors(np.zeros(points.n), None, np.exp(tilt * logs["tokens"]))
     priors, design_of = CHINCHILLA.priors(False), CHINCHILLA.design(logs)
-    told = fit_law(points.columns["loss"], design_of, priors, RowErrors(weights=weights))
+    told = fit_law(points.columns["loss"], design_of, priors, noise)
     told_values = {"E": told.scales[:, 0]}
     for place, term in enumerate(CHINCHILLA.terms):
         power = told.shapes[:, place]
@@ -375,7 +376,7 @@ def one_rank(case):
     design, is_bent, seed = case
     logs, loss, truth = prior_table(design, is_bent, np.random.default_rng([seed, 6]))
     group = np.unique(logs["params"].round(6), return_inverse=True)[1]
-    noise = RowErrors(logs["tokens"], group)
+    noise = RowErrors(logs["tokens"], group, np.ones(len(loss)))
     draws = fit_law(loss, CHINCHILLA.design(logs, is_bent), CHINCHILLA.priors(is_bent), noise)
     drawn = np.column_stack(
         [draws.shapes, np.log(draws.scales[:, 0]), draws.tilt, draws.shared]

@@ -24,6 +24,10 @@ def design(x):
     return lambda a: np.stack([np.ones((len(a), len(x))), np.exp(-a[:, :1] * x)], 2)
 
 
+def plain(n):
+    return RowErrors(np.zeros(n), None, np.ones(n))
+
+
 def log_density(loss, x, z, groups, a, c, r):
     """Return the density of one vector with whole matrices, as the head of core.py writes it."""
     n = len(loss)
@@ -53,7 +57,7 @@ def test_the_draws_have_the_moments_of_the_density():
     z = np.tile([-1.0, 0.0, 1.0], 4)
     groups = np.repeat(np.arange(4), 3)
     loss = (2 + np.exp(-0.5 * x)) * np.exp(0.01 * random.standard_normal(12))
-    draws = fit_law(loss, design(x), [uniform(LOW, HIGH)], RowErrors(z, groups))
+    draws = fit_law(loss, design(x), [uniform(LOW, HIGH)], RowErrors(z, groups, np.ones(12)))
     grids = (
         np.linspace(0.02, 1.4, 90),
         np.linspace(-0.6, 0.6, 25),
@@ -80,7 +84,9 @@ def test_the_draws_have_the_moments_of_the_density():
 
 def test_a_departure_of_which_the_rows_say_nothing_keeps_its_prior():
     loss, x = np.array([3.0, 2.5, 2.2, 2.0]), np.linspace(-1, 1, 4)
-    draws = fit_law(loss, lambda a: design(x)(np.full((len(a), 1), 0.5)), [logistic(0.2)])
+    draws = fit_law(
+        loss, lambda a: design(x)(np.full((len(a), 1), 0.5)), [logistic(0.2)], plain(4)
+    )
     assert abs(draws.shapes.mean()) < 0.02 and draws.shapes.std() == pytest.approx(0.2, rel=0.1)
 
 
@@ -88,7 +94,7 @@ def test_a_row_of_weight_four_counts_as_four():
     random = np.random.default_rng(2)
     x, weights = np.linspace(-2, 2, 8), np.array([4.0, 1, 1, 1, 1, 1, 1, 4])
     y = (1.5 + 0.7 * np.exp(-0.5 * x)) * np.exp(0.05 * random.standard_normal(8))
-    draws = fit_law(y, design(x), [uniform(0.4999, 0.5001)], RowErrors(weights=weights))
+    draws = fit_law(y, design(x), [uniform(0.4999, 0.5001)], plain(8)._replace(weights=weights))
     columns, root = np.stack([np.ones(8), np.exp(-0.5 * x)], 1) / y[:, None], np.sqrt(weights)
     expected = np.linalg.lstsq(columns * root[:, None], root, rcond=None)[0]
     np.testing.assert_allclose(draws.scales.mean(0), expected, atol=0.01)
@@ -96,7 +102,7 @@ def test_a_row_of_weight_four_counts_as_four():
 
 def test_exact_losses():
     x = np.linspace(-2, 2, 9)
-    draws = fit_law(1.5 + 0.7 * np.exp(-0.4 * x), design(x), [uniform(LOW, HIGH)])
+    draws = fit_law(1.5 + 0.7 * np.exp(-0.4 * x), design(x), [uniform(LOW, HIGH)], plain(9))
     assert draws.shapes[:, 0] == pytest.approx(0.4, abs=1e-3)
 
 
@@ -119,7 +125,7 @@ def test_the_same_seed_gives_the_same_draws():
     points = plant(next(iter(TRUTHS)), GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng(0))
     x = np.log(points.columns["params"])
     one, other = (
-        fit_law(points.columns["loss"], design(x - x.mean()), [uniform(LOW, HIGH)])
+        fit_law(points.columns["loss"], design(x - x.mean()), [uniform(LOW, HIGH)], plain(12))
         for _ in range(2)
     )
     np.testing.assert_array_equal(one.shapes, other.shapes)

@@ -152,22 +152,8 @@ def predict_values(laws: HyperparameterLaws, target: Point) -> Plain:
     Raises:
         BadInput: the target lacks a size that the law needs, or lies off the path that all cells lie on.
     """
-    surface = laws.surface
-    best = surface.optimum(_logs_of(surface, target))
-    entries = {
-        name: searched.entry("hyperparameter", best[:, searched.j], f"the best {name}")
-        for name, searched in laws.searched.items()
-    }
-    return {
-        "at": dict(target),
-        "best": entries,
-        "regret": float(surface.cost(np.median(best, axis=0), best).mean()),
-    }
-
-
-def _logs_of(surface: Surface, target: Point) -> dict[str, float]:
-    """Return the log sizes of a target that the law is in."""
-    runs, lacks = surface.runs, [name for name in surface.sizes if name not in target]
+    surface, runs = laws.surface, laws.surface.runs
+    lacks = [name for name in surface.sizes if name not in target]
     if lacks:
         known = ",".join(f"{name}=…" for name in surface.sizes)
         raise BadInput(Problem(f"--at lacks {listed(lacks)}, which the laws need", known))
@@ -178,4 +164,13 @@ def _logs_of(surface: Surface, target: Point) -> dict[str, float]:
     if path and path.misses(target):
         # What is due to params and what to tokens cannot be told there.
         raise BadInput(f"the laws hold along one path, {path.words}, and this size lies off it")
-    return {name: math.log(target[name]) for name in surface.sizes}
+    best = surface.optimum({name: math.log(target[name]) for name in surface.sizes})
+    entries = {
+        name: searched.entry("hyperparameter", best[:, searched.j], f"the best {name}")
+        for name, searched in laws.searched.items()
+    }
+    return {
+        "at": dict(target),
+        "best": entries,
+        "regret": float(surface.cost(np.median(best, axis=0), best).mean()),
+    }
