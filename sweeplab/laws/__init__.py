@@ -107,13 +107,11 @@ def fit(
     from sweeplab.laws.hyperparameters.excess import file_points, searched_points
 
     named = dict(columns or {})
-    unknown = [role for role in named if role not in ROLES]
-    if unknown:
-        raise BadInput(
-            Problem(
-                f"columns has no {unknown[0]!r}", ", ".join(ROLES), nearest(unknown[0], ROLES)
+    for role in named:
+        if role not in ROLES:
+            raise BadInput(
+                Problem(f"columns has no {role!r}", ", ".join(ROLES), nearest(role, ROLES))
             )
-        )
     asked = ",".join(f"{what}={how}" for what, how in (count or {}).items())
     counting = Counting(parse_conventions(asked), named, where, tuned or "")
     if isinstance(table, str | Path):

@@ -376,9 +376,9 @@ def predict(
     missing = [name for name in law.columns if name not in at]
     if missing:
         raise BadInput(f"{law.name} needs {' and '.join(missing)} too")
-    wrong = [f"{name} {at[name]:g}" for name in law.columns if not 0 < at[name] < math.inf]
-    if wrong:
-        raise BadInput(f"{wrong[0]} is not the size of a run; it must be positive")
+    for name in law.columns:
+        if not 0 < at[name] < math.inf:
+            raise BadInput(f"{name} {at[name]:g} is not the size of a run; it must be positive")
     quantity, path = loss_at(law, at), path_of(points)
     if path and len(law.columns) == 1 and path.misses(at):
         why = f"the law holds along one path, {path.words}, and this run lies off it"

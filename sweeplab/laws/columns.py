@@ -401,10 +401,9 @@ def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
     word = str(frame.index.name or "row")
     columns = {word: frame.index.to_series()}
     columns |= {re.sub(r"\W+", "_", str(name)): frame[name] for name in frame}
-    unknown = sorted(expression.names - columns.keys())
-    if unknown:
-        what = f"--where: {source} has no column {unknown[0]!r}"
-        raise BadInput(Problem(what, ", ".join(columns), nearest(unknown[0], columns)))
+    for name in sorted(expression.names - columns.keys()):
+        what = f"--where: {source} has no column {name!r}"
+        raise BadInput(Problem(what, ", ".join(columns), nearest(name, columns)))
     used = {name: columns[name].astype(object) for name in expression.names}
     cells = {
         name: column.where(column.notna(), np.nan).tolist() for name, column in used.items()

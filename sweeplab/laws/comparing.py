@@ -249,8 +249,8 @@ class _Model:
         freedom = np.divide(variance**2, part, out=np.ones_like(part), where=part > 0)
         return difference, effect, np.sqrt(variance), freedom
 
-    def pair_rate(self, estimates: _Estimates, rate: float) -> float:
-        """Return the false-alarm rate of each pair such that this share of tables has any false alarm."""
+    def pair_rate(self, estimates: _Estimates) -> float:
+        """Return the false-alarm rate of each pair such that FALSE_ALARM of tables have any."""
         from scipy.special import stdtr
 
         random = np.random.default_rng(0)
@@ -273,7 +273,8 @@ class _Model:
             agree, np.minimum(np.abs(difference), np.abs(difference - effect)), 0.0
         )
         sizes = np.divide(least, error, out=np.where(least > 0, np.inf, 0.0), where=error > 0)
-        return min(rate, float(np.quantile(2 * stdtr(freedom, -sizes).min(1), rate)))
+        lowest = 2 * stdtr(freedom, -sizes).min(1)
+        return min(FALSE_ALARM, float(np.quantile(lowest, FALSE_ALARM)))
 
 
 def compare(
@@ -310,7 +311,7 @@ def compare(
             effect = model.selection_effect(_pooled(estimates.trial_variance, model.freedom)[0])
         unknown = replace(evidence, tested_on="", verdict=UNKNOWN, why=why)
         return CellComparison(estimates.best, effect, none, none, np.nan, unknown)
-    rate = model.pair_rate(estimates, FALSE_ALARM)
+    rate = model.pair_rate(estimates)
     difference, effect, error, freedom = model.differences(estimates)
     half = -stdtrit(freedom, rate / 2) * error
     without = difference - effect

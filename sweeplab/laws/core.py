@@ -124,7 +124,7 @@ class _Marginal(NamedTuple):
 
 
 class _Problem:
-    """One table and its model. A place u [S, k] holds a logit a bounded unknown, r the last, and c / TILT_SD."""
+    """One table and its model. A place u, a row each, holds a logit a bounded unknown, r the last, and c / TILT_SD."""
 
     def __init__(
         self, y: Array, design: Design, priors: Sequence[Prior], noise: RowErrors
@@ -139,14 +139,12 @@ class _Problem:
             self.sizes = np.unique(noise.groups, return_counts=True)[1]
             self.begins = np.cumsum(self.sizes) - self.sizes
             self.n_bounded += 1
-        self.k = self.n_bounded + 1
 
     def unknowns(self, u: Array) -> tuple[Array, Array, Array]:
         """Return the shape parameters [S, q], c and r, [S], at places u."""
         share = 1 / (1 + np.exp(-u[:, : self.n_bounded]))
-        shapes, r = np.empty((len(u), len(self.priors))), np.zeros(len(u))
-        for index, prior in enumerate(self.priors):
-            shapes[:, index] = prior(share[:, index])
+        shapes = np.stack([prior(share[:, k]) for k, prior in enumerate(self.priors)], 1)
+        r = np.zeros(len(u))
         if self.order is not None:
             r = MOST_SHARED * share[:, -1]
         return shapes, TILT_SD * u[:, -1], r
@@ -213,7 +211,7 @@ class _Problem:
         """Return places with their weights, worth at least `_EFFECTIVE` draws where the stages suffice."""
         # Of a large table few draws are enough to adapt: its posterior is nearly normal.
         count = int(np.clip(_AT_ONCE / self.n, _FEWEST, _STAGE))
-        u = random.logistic(size=(2 * count, self.k))  # the priors
+        u = random.logistic(size=(2 * count, self.n_bounded + 1))  # the priors
         u[:, -1] = random.standard_normal(2 * count)
         base, marginal, temperature = np.zeros(len(u)), self.marginal(u), 0.0
         for stage in range(60):  # tables of exact losses take about 30
@@ -230,7 +228,7 @@ class _Problem:
                 wanted = 1.3 * _EFFECTIVE * len(u) / effective
                 count = int(np.clip(wanted, count, _MOST_DRAWN))
             mean = weights @ u
-            spread = (weights[:, None] * (u - mean)).T @ (u - mean) + 1e-9 * np.eye(self.k)
+            spread = (weights[:, None] * (u - mean)).T @ (u - mean) + 1e-9 * np.eye(len(mean))
             u, log_q = _student(mean, spread, count, random)
             base, marginal = self.log_prior(u) - log_q, self.marginal(u)
         return u, weights, marginal

@@ -105,7 +105,6 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
         exponent = draws.shapes[:, law.exponents.index(term.exponent)]
         values[term.scale] = draws.scales[:, place] * np.exp(exponent * center[term.column])
         values[term.exponent] = exponent
-    values = {name: values[name] for name in law.parameters}
     if is_bent:
         values |= zip(law.departures_of, draws.shapes[:, len(law.exponents) :].T, strict=True)
         values |= {
@@ -136,10 +135,10 @@ def _check(points: Points, law: Law) -> None:
     problems = []
     n_params = len(law.parameters)
     if points.n <= n_params:
-        few = (
-            f"{several(points.n, 'row')} for the {several(n_params, 'parameter')} of {law.name}"
+        problems.append(
+            f"{several(points.n, 'row')} for the {several(n_params, 'parameter')} of {law.name}; it needs "
+            f"{n_params + 1} or more"
         )
-        problems.append(f"{few}; it needs {n_params + 1} or more")
     for name in law.columns:
         if name not in points.columns:
             problems.append(

@@ -106,7 +106,7 @@ class Points:
         k = self.columns["flops"] / self.columns["params"] / self.columns["tokens"]
         return float(np.exp(np.log(k).mean()))
 
-    def tuned_as(self, how: str | None) -> Points:
+    def tuned_as(self, how: str) -> Points:
         """Return the points tuned as a person says by one of TUNED; as they are if nothing is said.
 
         Raises:

@@ -120,19 +120,20 @@ def searched_value(surface: Surface, j: int, fewest: int = FEWEST_CELLS) -> Sear
     side = np.where(above >= high - half, 1, np.where(below <= low + half, -1, 0))
     inside = side == 0
     count = int(inside.sum())
+    outside = runs.n_cells - count
     facts = {
         "name": runs.names[j],
-        "count": runs.n_cells - count,
+        "count": outside,
         "cells": several(runs.n_cells, "cell"),
     }
     doubt, lacking = None, None
-    if 3 * (runs.n_cells - count) > runs.n_cells:
+    if 3 * outside > runs.n_cells:
         doubt = Reason("optima outside", facts)
     elif surface.bend_chance > _BENT:
         doubt = Reason(
             "bent", {"chance": surface.bend_chance, "sizes": listed([*surface.sizes])}
         )
-    if 2 * (runs.n_cells - count) > runs.n_cells:
+    if 2 * outside > runs.n_cells:
         lacking = Reason("optima outside", facts)
     elif at_end := runs.best_at_end(j):
         lacking = Reason("best at end", {"what": at_end})
