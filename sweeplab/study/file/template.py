@@ -56,7 +56,6 @@ def study_text(
     ranges: Mapping[str, Any] | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
     data: Mapping[str, Any] | None = None,
-    budget: Mapping[str, Any] | None = None,
     comments: Iterable[str] = (),
 ) -> str:
     """Return the text of a commented study file; it has one cell, unless `grid` gives more.
@@ -102,7 +101,7 @@ def study_text(
         "grid": grid,
         "search": tuned,
         "first_trial": _first_trial(tuned, effective),
-        "budget": budget or {"trials_per_cell": 20},
+        "budget": {"trials_per_cell": 20},
         "sampler": "auto",
         "pruner": {"type": "asha", "factor": 3},
         "seeds": [effective["seed"]],
@@ -171,10 +170,17 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
     widths = next(widths for least, widths in WIDTHS.items() if n_tokens >= least)
 
     def text_of(steps: int, *comments: str) -> str:
-        values = {**_FIRST_VALUES, "block_size": _block(dataset), "max_iters": steps}
-        budget = {"trials_per_cell": TRIALS, "time": MOST_SECONDS}
-        grid = {"n_embd": widths}
-        return study_text(name, None, values, _FIRST_RANGES, grid, section, budget, comments)
+        document = {
+            "name": name,
+            "data": section,
+            "fixed": {**_FIRST_VALUES, "block_size": _block(dataset), "max_iters": steps},
+            "grid": {"n_embd": [*widths]},
+            "search": _FIRST_RANGES,
+            "budget": {"trials_per_cell": TRIALS, "time": MOST_SECONDS},
+            "sampler": "joint",
+            "pruner": {"type": "asha", "factor": 3},
+        }
+        return study_file(document, comments)
 
     spec = read_text(text_of(FEWEST_STEPS), file)
     spaces, _ = spaces_of(spec, dataset.sizes)
