@@ -171,7 +171,13 @@ def trial_rows(
     if sort not in known:
         what = f"--sort {sort}: the trials have no such column"
         raise BadInput(Problem(what, ", ".join(known), nearest(sort, known)))
-    return sorted(rows, key=lambda row: (row.get(sort) is None, row.get(sort) or 0))
+
+    def place(row: Mapping[str, Any]) -> tuple[bool, bool, Any]:
+        value = row.get(sort)
+        # A column may have numbers and words, such as auto.
+        return value is None, isinstance(value, str), value or 0
+
+    return sorted(rows, key=place)
 
 
 def commands_about(
