@@ -106,14 +106,13 @@ def fit(
     from sweeplab.laws.columns import ROLES, Counting, parse_conventions
     from sweeplab.laws.hyperparameters.excess import file_points, searched_points
 
-    named = dict(columns or {})
-    for role in named:
+    for role in columns or ():
         if role not in ROLES:
             raise BadInput(
                 Problem(f"columns has no {role!r}", ", ".join(ROLES), nearest(role, ROLES))
             )
     asked = ",".join(f"{what}={how}" for what, how in (count or {}).items())
-    counting = Counting(parse_conventions(asked), named, where, tuned or "")
+    counting = Counting(parse_conventions(asked), columns or {}, where, tuned or "")
     if isinstance(table, str | Path):
         points = file_points(Path(table), counting)
     else:

@@ -39,7 +39,7 @@ def _whitened(fitted: Fit, columns: Array) -> Array:
     scaled: Array = columns * (np.sqrt(fitted.weights) * tilt)[:, None]
     if groups is None:
         return scaled
-    r = float(np.quantile(fitted.draws.shared, 0.05))  # as far as the rows show it
+    r = np.quantile(fitted.draws.shared, 0.05)  # as far as the rows show it
     sizes = np.bincount(groups)
     sums = np.zeros((len(sizes), columns.shape[1]))
     np.add.at(sums, groups, scaled)

@@ -194,7 +194,7 @@ class _Problem:
         random = np.random.default_rng(0)
         u, weights, marginal = self._importance(random)
         p = marginal.scales.shape[1]
-        order = _resampled(weights, N_DRAWS, random)
+        order = _resampled(weights, random)
         sigma = np.sqrt(marginal.rss[order] / random.chisquare(self.n - p, N_DRAWS))
         step = random.standard_normal((N_DRAWS, p, 1))
         lower = marginal.root[order].transpose(0, 2, 1)
@@ -204,7 +204,7 @@ class _Problem:
         positive = np.flatnonzero((scales > 0).all(1))
         if len(positive):
             kept = np.resize(positive, N_DRAWS)
-        effective = float(weights.sum() ** 2 / (weights**2).sum())
+        effective = 1 / (weights**2).sum()
         return Draws(shapes[kept], scales[kept], sigma[kept], c[kept], r[kept], effective)
 
     def _importance(self, random: np.random.Generator) -> tuple[Array, Array, _Marginal]:
@@ -287,8 +287,8 @@ def _student(
     return mean + step @ root.T, log_q
 
 
-def _resampled(weights: Array, count: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return the rows of `count` draws in proportion to their weights, with the least variance, in random order."""
-    places = (np.arange(count) + random.random()) / count
+def _resampled(weights: Array, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return the rows of N_DRAWS draws in proportion to their weights, with the least variance, in random order."""
+    places = (np.arange(N_DRAWS) + random.random()) / N_DRAWS
     rows = np.searchsorted(np.cumsum(weights / weights.sum()), places)
     return random.permutation(np.minimum(rows, len(weights) - 1))

@@ -173,5 +173,5 @@ def predict_values(laws: HyperparameterLaws, target: Point) -> Plain:
     return {
         "at": dict(target),
         "best": entries,
-        "regret": float(surface.cost(np.median(best, axis=0), best).mean()),
+        "regret": surface.cost(np.median(best, axis=0), best).mean(),
     }

@@ -119,7 +119,7 @@ def fit_surface(runs: SearchedRuns, most_scatter: float = math.inf) -> Surface:
             return min(fits, key=lambda each: each.noise)
     counts = f"{several(len(runs.y), 'trial')} in {several(runs.n_cells, 'cell')}"
     what = f"{counts} show no minimum over {' and '.join(runs.names)}"
-    reasons = [reason for j in range(len(runs.names)) if (reason := runs.best_at_end(j))]
+    reasons = filter(None, map(runs.best_at_end, range(len(runs.names))))
     needed = "several values of each in a cell, some on each side of the best"
     raise BadInput(Problem(": ".join([what, *reasons]), needed))
 
@@ -129,10 +129,7 @@ def law_sizes(runs: SearchedRuns) -> tuple[str, ...]:
     varying = [name for name in runs.sizes if np.ptp(runs.log_of(name)) > 1e-6]
     shapes = [name for name in varying if name in SHAPE]
     others = [name for name in varying if name not in SHAPE]
-    if (
-        len(shapes) == 2
-        and abs(np.corrcoef(runs.log_of(shapes[0]), runs.log_of(shapes[1]))[0, 1]) < _APART
-    ):
+    if len(shapes) == 2 and abs(np.corrcoef([*map(runs.log_of, shapes)])[0, 1]) < _APART:
         others = [*shapes, *(name for name in others if name == "tokens")]
     elif "params" not in varying:
         others = [*shapes, *others]
@@ -239,17 +236,21 @@ class _Regression:
     ) -> _Posterior:
         """Return the posterior given t and q; the prior mean of a move of d_2 leaves none of the law's bend."""
         rows, gram, right = products
-        n_cells, bends = self.runs.n_cells, self.law[1 + len(self.names) :].ravel()
-        sds = np.full(len(right), np.inf)
-        sds[n_cells : n_cells * (1 + self.n_values)] = scatter
-        at_skew, curvature = n_cells * (1 + self.n_values) + len(self.first), np.diag(self.bend)
-        departures = np.append(
-            _SKEW * curvature, np.repeat(_GROWTH * curvature, len(self.names))
+        n_cells, curvature = self.runs.n_cells, np.diag(self.bend)
+        lines, bends = np.split(self.law, [1 + len(self.names)])
+        sds = np.concatenate(
+            [
+                np.full(n_cells, np.inf),
+                np.full(n_cells * self.n_values, scatter),
+                np.full(len(self.first), np.inf),
+                _SKEW * curvature,
+                np.repeat(_GROWTH * curvature, len(self.names)),
+                np.full(lines.size, np.inf),
+                np.full(bends.size, bent),
+            ]
         )
-        sds[at_skew : at_skew + len(departures)] = departures
-        sds[-len(bends) :] = bent
         mean = np.zeros(len(sds))
-        mean[-len(bends) :] = -bends
+        mean[-bends.size :] = -bends.ravel()
         precision = (self.noise / sds) ** 2 + _RIDGE
         inverse = np.linalg.inv(np.linalg.cholesky(gram + np.diag(precision)))
         best = inverse.T @ (inverse @ (right + precision * mean))
@@ -261,7 +262,7 @@ class _Regression:
         log_density = -n_free / 2 * math.log(rss + 1e-300)
         log_density += np.log(np.diag(inverse)).sum() + np.log(precision).sum() / 2
         variance = (inverse**2).sum(0)
-        n_effective = len(mean) - float(precision @ variance)
+        n_effective = len(mean) - precision @ variance
         return _Posterior(
             best, inverse, variance, squares, n_effective, rss, n_free, log_density
         )
