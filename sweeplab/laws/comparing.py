@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,9 @@ Array = NDArray[np.float64]
 Pairs = Sequence[tuple[int, int]]
 FALSE_ALARM = 0.05  # of all that is tested together
 PRIOR = 4.0  # degrees of freedom
-DIFFERENT: Final = "different"
-NOT_SEEN: Final = "no difference seen"
-UNKNOWN: Final = "undecided"
+DIFFERENT = "different"
+NOT_SEEN = "no difference seen"
+UNKNOWN = "undecided"
 # Why a difference cannot be told from chance, and how to find out.
 ONE_SEED = "no cell has two seeds; to find out, use `seeds: [0, 1, 2]` or `confirm`"
 ONE_TRIAL = (

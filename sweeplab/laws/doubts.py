@@ -112,10 +112,11 @@ def tuning_of(points: Points) -> Tuning:
     record = points.record(points) if points.record else None
     if record is None:
         if points.record and points.tuned == EACH and points.tuned_why != SAID:
-            why = (
-                f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
+            points = replace(
+                points,
+                tuned=UNKNOWN,
+                tuned_why=f"{several(points.n, 'point')} with too few trials to tell their tuning excess",
             )
-            points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)
     return Tuning(points, _less(points, record.mean(0)), record)
 
@@ -194,10 +195,12 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
         facts = {"chance": form.chance, "direction": form.direction}
         doubts.append(Doubt("form", facts, is_bent=True))
     if fitted.sigma > LARGE:
-        columns = listed([*fitted.law.columns])
-        doubts.append(
-            Doubt("large", {"sigma": fitted.sigma, "usual": LARGE, "columns": columns})
-        )
+        facts = {
+            "sigma": fitted.sigma,
+            "usual": LARGE,
+            "columns": listed([*fitted.law.columns]),
+        }
+        doubts.append(Doubt("large", facts))
     return doubts
 
 
@@ -236,5 +239,4 @@ def along_family(points: Points) -> Points:
     is_most = len(params) >= 0.6 * points.n and np.ptp(params) >= 0.7 * np.ptp(every)
     if not (is_enough and is_most):
         return points
-    why = "of another depth (n_layer): at equal parameters the loss differs"
-    return points.only(kept, why)
+    return points.only(kept, "of another depth (n_layer): at equal parameters the loss differs")

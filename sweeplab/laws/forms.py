@@ -242,12 +242,15 @@ def optimum_of(law: Law, budget: float, per_param_token: float) -> list[Quantity
         n = np.exp(log_n_opt(law, values, log_nd))[:, None]
         return np.log(law.loss(values, {"params": n, "tokens": math.exp(log_nd) / n}))[:, 0]
 
-    def ratio(values: Values) -> Array:
-        return log_nd - 2 * log_n_opt(law, values, log_nd)
-
     both, at = ("params", "tokens"), f"{budget:.3g} FLOPs"
     quantities = [
-        Quantity(RATIO, "ratio", f"D_opt / N_opt at {at}", ratio, both),
+        Quantity(
+            RATIO,
+            "ratio",
+            f"D_opt / N_opt at {at}",
+            lambda values: log_nd - 2 * log_n_opt(law, values, log_nd),
+            both,
+        ),
         Quantity("loss at budget", "loss", f"the lowest loss for {at}", loss, both),
     ]
     if of_n.exponent == of_d.exponent:  # in a tied law both grow as the root, whatever the data
@@ -269,8 +272,10 @@ def loss_at(law: Law, target: Mapping[str, float]) -> Quantity:
     """Return the loss at one point of the columns that the law uses."""
     sizes = {name: np.array([target[name]]) for name in law.columns}
     where = ", ".join(f"{name} {target[name]:.3g}" for name in law.columns)
-
-    def measure(values: Values) -> Array:
-        return np.log(law.loss(values, sizes))[:, 0]
-
-    return Quantity("loss at target", "loss", f"the loss at {where}", measure, law.columns)
+    return Quantity(
+        "loss at target",
+        "loss",
+        f"the loss at {where}",
+        lambda values: np.log(law.loss(values, sizes))[:, 0],
+        law.columns,
+    )

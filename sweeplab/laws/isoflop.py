@@ -51,8 +51,10 @@ def isoflop(
             )
     groups = _budgets(points)
     if len(groups) < FEWEST_VALUES:
-        few = f"{several(len(groups), 'budget')} with {SIZES} sizes or more at equal FLOPs"
-        raise BadInput(f"{few}; {FEWEST_VALUES} are needed")
+        raise BadInput(
+            f"{several(len(groups), 'budget')} with {SIZES} sizes or more at equal FLOPs; "
+            f"{FEWEST_VALUES} are needed"
+        )
     rows = np.concatenate(groups)
     log_n, log_c, log_loss = (
         np.log(points.columns[name]) for name in ("params", "flops", "loss")
@@ -72,12 +74,13 @@ def isoflop(
         searched = searched._replace(doubt=doubt)
     at = budget or points.columns["flops"].max()
     size = surface.optimum({"flops": math.log(at)}, scatters=False)[:, 0]
-    about = f"the parameters of lowest loss for {at:.3g} FLOPs"
     numbers = {
         N_OPT: searched.entry(
             "exponent", surface.exponents[:, 0, 0], "N_opt grows as C to this power"
         ),
-        "N_opt": searched.entry("hyperparameter", size, about),
+        "N_opt": searched.entry(
+            "hyperparameter", size, f"the parameters of lowest loss for {at:.3g} FLOPs"
+        ),
     }
     return IsoFlop(
         numbers, [_minimum(points, each, searched, c) for c, each in enumerate(groups)]

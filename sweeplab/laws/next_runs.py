@@ -59,8 +59,9 @@ class Candidates:
         within = (ratio >= ratios.min() - reach) & (ratio <= ratios.max() + reach)
         kept = np.flatnonzero((self.cost <= budget) & within)
         if not len(kept):
-            least = f"the least costs {self.cost.min():.3g}"
-            raise BadInput(f"{budget:.3g} FLOPs are too few for any candidate: {least}")
+            raise BadInput(
+                f"{budget:.3g} FLOPs are too few for any candidate: the least costs {self.cost.min():.3g}"
+            )
         columns = {name: column[kept] for name, column in self.columns.items()}
         cells = tuple(self.cells[place] for place in kept if self.cells)
         return replace(self, columns=columns, cost=self.cost[kept], cells=cells)
@@ -111,11 +112,10 @@ class NextRuns:
             sizes = {
                 name: self.candidates.columns[name][place] for name in ("params", "tokens")
             }
-            times, flops = (
-                int(self.counts[place]),
-                self.counts[place] * self.candidates.cost[place],
-            )
-            run: Plain = sizes | {"times": times, "flops": flops}
+            run: Plain = sizes | {
+                "times": int(self.counts[place]),
+                "flops": self.counts[place] * self.candidates.cost[place],
+            }
             if self.candidates.cells:
                 run["cell"] = dict(self.candidates.cells[place])
             runs.append(run)
