@@ -28,7 +28,12 @@ CHANGES = [
         "where n_embd is 16",
     ),
     ("budget:", 'warm_start: ["a\\0.csv"]\nbudget:', "7:14", "'\\x00' is not allowed"),
-    ("budget:", "engine: {workers: 100000000000}\nbudget:", "7:19", "from 1 to 65536"),
+    (
+        "budget:",
+        "engine: {workers: 100000000000}\nbudget:",
+        "7:19",
+        "at least 1, at most 65,536",
+    ),
     ("budget:", "init_from: pipe\nbudget:", "7:12", "there is no checkpoint in"),
     ("budget:", "track: {uri: 'ftp://x'}\nbudget:", "7:14", "sqlite:///"),
     (RATE, "dropout: {min: 0.0, max: 0.5, step: 1e-300}", "5:39", "one that divides the range"),

@@ -319,12 +319,21 @@ def _things(path: Location, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and not below:
         for name, entry in value.items():
             yield from _things((section, name), entry)
+    elif section == "cells" and isinstance(value, list):
+        for changes in value:
+            if isinstance(changes, dict):
+                yield from ((_thing(name), value) for name in changes)
     elif section in SECTIONS and len(below) == 1:
-        yield "length" if below[0] in LENGTHS else str(below[0]), (path, value)
+        yield _thing(below[0]), (path, value)
     elif section in SHORT_FORMS and not below:
         yield f"{section}.type", value
     else:
         yield dotted(path), value
+
+
+def _thing(name: str | int) -> str:
+    known = canonical(str(name))
+    return "length" if known in LENGTHS else known
 
 
 def _place(name: str) -> Location:
