@@ -24,7 +24,7 @@ def forgotten():
         for kind, name, _ in plugins.added[before:]:
             if kind != "hyperparameter":
                 plugins.table_of(kind).pop(name, None)
-            elif name in vars(hyperparameters.Hyperparameters):
+            elif hyperparameters._DEFAULTS.pop(name, None) is not None:
                 delattr(hyperparameters.Hyperparameters, name)
         del plugins.added[before:]
         TABLE.clear()

@@ -34,7 +34,7 @@ def read_frame(path: Path) -> pd.DataFrame:
             Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(_READERS))
         )
     try:
-        frame = _READERS[path.suffix.lower()](read_bytes(path))
+        frame = _READERS[path.suffix.lower()](read_bytes(path, is_large=True))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
     # Of pandas, Arrow, decoders and JSON.

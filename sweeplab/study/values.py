@@ -444,15 +444,15 @@ SearchSpec = Range | Choices | Derived
 SUGGESTED = "suggested"
 # All runs of a study are evaluated on the same targets, because their losses are compared.
 EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
-# The forms of an entry of `search`, by a key that only one has.
-FORMS: dict[str, type[Entry]] = {
-    "expr": Derived,
-    "choices": Choices,
-    "min": Range,
-    "max": Range,
+# The forms of an entry of `search` and their keys, by a key that only one has.
+FORMS: dict[str, tuple[type[Entry], tuple[str, ...]]] = {
+    "expr": (Derived, ("expr",)),
+    "choices": (Choices, ("choices", "when")),
+    "min": (Range, ("min", "max", "log", "step", "when")),
 }
-_KEYS = ("min", "max", "log", "step", "when", "choices", "expr")
-_ADAPTERS = {form: TypeAdapter[Any](form) for form in FORMS.values()}
+FORMS["max"] = FORMS["min"]
+_KEYS = (*FORMS["min"][1], "choices", "expr")
+_ADAPTERS = {form: TypeAdapter[Any](form) for form, _ in FORMS.values()}
 _OPTIONS = TypeAdapter(Options)
 
 
@@ -477,11 +477,12 @@ def read_entry(written: Any, place: pydantic.ValidationInfo) -> SearchSpec:
         return Choices(_OPTIONS.validate_python(written, context=row))
     if not isinstance(written, Mapping):
         raise _no_form(row, written)
-    form = next((form for key, form in FORMS.items() if key in written), None)
+    key = next((key for key in FORMS if key in written), "")
+    form, keys = FORMS.get(key, (None, _KEYS))
     unknown = [
-        refusal_at(Refusal("key", known=_KEYS), written[key], key)
+        refusal_at(Refusal("key", known=keys), written[key], key)
         for key in written
-        if key not in _KEYS
+        if key not in keys
     ]
     if unknown:
         raise ValidationError.from_exception_data("entry", unknown)

@@ -1,4 +1,4 @@
-"""What a user types first: a study by its name or its file, short forms, other words, the version."""
+"""What a user types first: a study by its name or its file, short forms, the version."""
 
 import json
 import os

@@ -166,7 +166,7 @@ def about_fit(assessment: Assessment) -> dict[str, str]:
     noise = "Rows are treated as independent."
     if fit.groups is not None:
         share = float(np.median(fit.draws.shared))
-        noise = f"Rows of one params share {share:.0%} of the errors' variance."
+        noise = f"Rows with the same params share {share:.0%} of the errors' variance."
     return {
         "Law": f"{law.name}: {law.formula}",
         "Source": f"{law.source}.",

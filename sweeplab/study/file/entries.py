@@ -22,7 +22,10 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.study.values import ENTRY, SUGGESTED, is_searched
 
 # A share of a run's length, or of the learning rate: "5%", "10% of all training steps".
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%(?:\s+of\b.*)?")
+_SHARE = re.compile(
+    r"(\d+(?:\.\d+)?)\s*%(?:\s+of)?(?:\s+(?:the|all|total|training|peak|max))*"
+    r"(?:\s+(?:steps|iterations|iters|max_iters|training|learning_rate|learning rate|lr))?"
+)
 
 
 def takes_share(row: Hyperparameter) -> bool:
@@ -249,19 +252,20 @@ def _entries(section: str, word: str) -> Iterator[tuple[str, Any]]:
 
 
 def move_shares(document: dict[str, Any], problems: Problems) -> None:
-    """Write fixed values that are a share of others, such as `warmup_iters: 5%`, as expressions under `search`."""
-    fixed, search = document.get("fixed"), document.get("search") or {}
-    if not isinstance(fixed, dict) or not isinstance(search, dict):
-        return
-    for name, value in [*fixed.items()]:
-        share = share_of(TABLE[name], value) if name in TABLE else None
-        if share is None or name in search:
+    """Write values that are a share of others, such as `warmup_iters: 5%`, as expressions under `search`."""
+    for section in ("fixed", "search"):
+        held, search = document.get(section), document.get("search") or {}
+        if not isinstance(held, dict) or not isinstance(search, dict):
             continue
-        del fixed[name]
-        search[name] = share
-        document["search"] = search
-        if ("fixed", name) in problems.values:
-            problems.values["search", name] = problems.values["fixed", name]
+        for name, value in [*held.items()]:
+            share = share_of(TABLE[name], value) if name in TABLE else None
+            if share is None or (section == "fixed" and name in search):
+                continue
+            del held[name]
+            search[name] = share
+            document["search"] = search
+            if (section, name) in problems.values:
+                problems.values["search", name] = problems.values[section, name]
 
 
 def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Problems) -> None:

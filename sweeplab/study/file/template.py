@@ -244,7 +244,9 @@ def _rows(values: Mapping[str, Any], explained: bool) -> str:
 
 
 def _meaning(row: Hyperparameter) -> str:
-    unit = f" ({row.unit})" if row.unit else ""
+    unit = f" ({row.unit})"
+    if not row.unit or row.unit in row.meaning.lower():
+        unit = ""
     return f"{row.meaning}{unit}; {row.allowed}"
 
 
