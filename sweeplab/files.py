@@ -129,9 +129,12 @@ def shipped(name: str) -> Path:
 
 def machine() -> str:
     """Return an id of this machine since its last boot; all containers of a machine share it."""
-    return process_space()[0] or platform.node()
+    if _BOOT.exists():
+        return _BOOT.read_text().strip()
+    return platform.node()
 
 
+@cache
 def process_space() -> tuple[str, str]:
     """Return what tells this kernel's numbers of processes from those of another kernel or container."""
     with suppress(OSError):

@@ -325,14 +325,19 @@ def add(kind: str, name: str, part: Any) -> None:
     table = table_of(kind)
     if name in table and (kind, name) not in _names_added():
         raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
+    is_missing = isinstance(part, NotImported)
     if kind == "hyperparameter":
-        add_row(part)
+        row = part
+        if is_missing:
+            about = "A plugin's, which was not imported"
+            row = Hyperparameter(name, "training", "float", 0.0, about)
+        add_row(row)
     elif kind == "activation":
         from sweeplab.model.shape import Activation
 
         table[name] = Activation(part)
     # Else nobody knows it: runs are shown by its name.
-    elif kind != "objective" or not isinstance(part, NotImported):
+    elif kind != "objective" or not is_missing:
         table[name] = part
     if kind in _CHOSEN:
         row = TABLE[_CHOSEN[kind]]
@@ -356,15 +361,14 @@ def add_names(
 
     known = _names_added()
     for name in provides.get("hyperparameter", ()):
-        with suppress(ValueError):  # a damaged row is one that is not known
+        with suppress(TypeError, ValueError):  # a damaged row is one that is not known
             if name in rows and name not in TABLE:
                 row = TypeAdapter(Hyperparameter).validate_python({**rows[name], "name": name})
                 row.check(row.sample)
                 add("hyperparameter", name, row)
     for kind in KINDS:
         for name in provides.get(kind, ()):
-            is_known = (kind, name) in known or name in table_of(kind)
-            if kind != "hyperparameter" and not is_known:
+            if (kind, name) not in known and name not in table_of(kind):
                 add(kind, name, NotImported(kind, name))
 
 

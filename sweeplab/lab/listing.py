@@ -250,8 +250,8 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
 def tracking_uri_of(folder: StudyFolder) -> str | None:
     """Return the tracking URI of the study file, if it names one."""
     # Read without a check: the checks of a spec are slow to import.
-    uri: str | None = folder.read(folder.canonical_file).get("track", {}).get("uri")
-    return uri
+    track = folder.read(folder.canonical_file).get("track") or {}
+    return track.get("uri") or None
 
 
 def read_budget(folder: StudyFolder) -> dict[str, Any]:
@@ -265,7 +265,9 @@ def read_budget(folder: StudyFolder) -> dict[str, Any]:
 
 def find_metric(folder: StudyFolder) -> str:
     """Return the metric that a study minimizes: with a minus where its file maximizes it."""
-    return str(folder.read(folder.plan_file)["metric"])
+    objective = folder.read(folder.canonical_file)["objective"]
+    sign = "-" if objective.get("goal") == "maximize" else ""
+    return f"{sign}{objective['metric']}"
 
 
 def find_trial(

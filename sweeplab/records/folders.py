@@ -405,8 +405,10 @@ class StudyFolder:
     @property
     def stored_name(self) -> str:
         """Return the study's name in its files; another one than its folder's after an interrupted rename."""
-        cure = self.cure_of(self.canonical_file)
-        return read_json(self.canonical_file, cure, lambda study: str(study["name"]))
+        name = self.read(self.canonical_file).get("name")
+        if not isinstance(name, str):
+            raise self.damaged(self.canonical_file, "it has no name")
+        return name
 
     @property
     def data(self) -> DataDescription:

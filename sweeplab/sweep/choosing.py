@@ -116,10 +116,15 @@ def bench(values: Hyperparameters, train: Split, val: Split, taken: Way) -> list
     Raises:
         RuntimeError: a way cannot be trained at all; with the error of its process.
     """
-    rows = []
+    together: dict[tuple[int, int, bool], list[Way]] = {}
     for way in dict.fromkeys([*_ways_of(values, taken.workers * taken.threads), taken]):
-        speed = _speed(way, values, train, val)
-        rows.append(BenchRow(**asdict(way), trial_steps_per_second=speed, taken=way == taken))
+        together.setdefault((way.workers, way.threads, way.compile), []).append(way)
+    rows = []
+    for ways in together.values():
+        for way, speed in zip(ways, _speeds(ways, values, train, val), strict=True):
+            rows.append(
+                BenchRow(**asdict(way), trial_steps_per_second=speed, taken=way == taken)
+            )
     return sorted(rows, key=lambda row: -row.trial_steps_per_second)
 
 
@@ -168,17 +173,22 @@ def choose(
 # ---------------------------------------------------------------------- the times
 
 
-def _speed(way: Way, values: Hyperparameters, train: Split, val: Split) -> float:
-    """Return the trial-steps per second of a way (steps of one run) while all of its workers train side by side."""
-    threads = str(way.threads)
+def _speeds(
+    ways: Sequence[Way], values: Hyperparameters, train: Split, val: Split
+) -> list[float]:
+    """Return the trial-steps per second of each way (steps of one run) while all workers train side by side.
+
+    The ways have equally many workers and threads, and are timed by the same processes: starting one takes seconds.
+    """
+    threads = str(ways[0].threads)
     variables = python_environment(**SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
-    speed = 0.0
+    speeds = [0.0 for _ in ways]
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "way"
-        file.write_bytes(pickle.dumps((way, values, _some(train), _some(val))))
+        file = Path(folder) / "ways"
+        file.write_bytes(pickle.dumps((ways, values, _some(train), _some(val), SECONDS)))
         command, pipe = python("-c", _CHILD, file), subprocess.PIPE
         processes = []
-        for _ in range(way.workers):
+        for _ in range(ways[0].workers):
             processes.append(
                 subprocess.Popen(command, env=variables, text=True, stdout=pipe, stderr=pipe)
             )
@@ -186,8 +196,9 @@ def _speed(way: Way, values: Hyperparameters, train: Split, val: Split) -> float
             timed, error = process.communicate()
             if process.returncode:
                 raise RuntimeError((error or "no word").strip().splitlines()[-1])
-            speed += way.stack / float(timed)
-    return speed
+            for index, line in enumerate(timed.splitlines()):
+                speeds[index] += ways[index].stack / float(line)
+    return speeds
 
 
 def _some(split: Split) -> Split:
@@ -195,25 +206,20 @@ def _some(split: Split) -> Split:
 
 
 def main(file: Path) -> None:
-    """Time the way of a file, and print the seconds of its step."""
+    """Time each way of a file, and print the seconds of its step."""
     import torch
     from torch.utils.benchmark import Timer
 
     from sweeplab.train.stack import Stack
 
-    way, values, train, val = pickle.loads(file.read_bytes())  # our own parent's
-    torch.set_num_threads(way.threads)
+    ways, values, train, val, least = pickle.loads(file.read_bytes())  # our own parent's
+    torch.set_num_threads(ways[0].threads)
     never = dict.fromkeys(("max_iters", "eval_interval", "log_interval"), 10**9)
-    values = values.replace(
-        device="cpu",
-        dtype=way.dtype,
-        compile=way.compile,
-        eval_tokens=1,
-        eval_full=False,
-        **never,
-    )
-    stack = Stack(values, train, val, way.stack)
-    for seed in range(way.stack):
-        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
-    timer = Timer("stack.step()", globals={"stack": stack}, num_threads=way.threads)
-    print(timer.blocked_autorange(min_run_time=SECONDS).median)
+    like = values.replace(device="cpu", eval_tokens=1, eval_full=False, **never)
+    for way in ways:
+        of_way = like.replace(dtype=way.dtype, compile=way.compile)
+        stack = Stack(of_way, train, val, way.stack)
+        for seed in range(way.stack):
+            stack.admit(TrainingRun(str(seed), of_way.replace(seed=seed)))
+        timer = Timer("stack.step()", globals={"stack": stack}, num_threads=way.threads)
+        print(timer.blocked_autorange(min_run_time=least).median)

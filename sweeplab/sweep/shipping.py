@@ -27,7 +27,7 @@ from sweeplab.records.runs import RunFolder
 from sweeplab.study.spec import StudySpec
 from sweeplab.tracking.tracker import Mirror
 
-# After a slow failure the rest waits for the next time: many runs to ship would take minutes.
+# After a slow failure a tracker's other runs wait for the next time: many runs to ship would take minutes.
 SEND_SECONDS, SLOW_SECONDS = 5.0, 1.0
 
 
@@ -40,7 +40,7 @@ class Shipping:
         # Trials of whose runs some tracker may lack something.
         self._open: set[tuple[str, int]] = set()
         self._ending, self._is_over = threading.Event(), False
-        self._is_slow = False
+        self._slow: list[Mirror] = []
         self._refused: list[str] = []
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="shipping", daemon=True)
@@ -90,7 +90,7 @@ class Shipping:
         with self._lock:
             places, self._open = self._open.union(more), set()
         self._refused.clear()
-        self._is_slow = False
+        self._slow.clear()
         for place in places:
             shipped = [self._ship(run) for run in self._folder.runs_of(*place)]
             if not all(shipped):
@@ -101,14 +101,18 @@ class Shipping:
                 tracker.ship_use()
 
     def _ship(self, run: RunFolder) -> bool:
-        is_whole = not self._is_over and not self._is_slow
+        is_whole = not self._is_over
         for tracker in self._trackers if is_whole else ():
+            if tracker in self._slow:
+                is_whole = False
+                continue
             began = time.monotonic()
             try:
                 is_whole &= tracker.ship(run.path)
             except TrackingUnavailable as error:
                 self._refused.append(str(error))
-                self._is_slow |= time.monotonic() - began > SLOW_SECONDS
+                if time.monotonic() - began > SLOW_SECONDS:
+                    self._slow.append(tracker)
                 is_whole = False
         return is_whole
 

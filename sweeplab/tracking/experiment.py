@@ -222,8 +222,9 @@ def rename_experiment(
             if ours.lifecycle_stage != "active":
                 client.restore_experiment(ours.experiment_id)
             client.rename_experiment(ours.experiment_id, new)
-            if is_deleted:
-                client.delete_experiment(ours.experiment_id)
+            taken = client.get_experiment_by_name(new)
+        if is_deleted and taken and taken.lifecycle_stage == "active":
+            client.delete_experiment(taken.experiment_id)
         renamed = Experiment(lab, new, uri)
         parent = not is_deleted and renamed.find() and renamed.run(study)
         if parent:

@@ -174,12 +174,16 @@ _PARAMS = {
 RETURNED: Mapping[DataKind, Mapping[str, str]] = {
     "labels": {"label": "string", "probability": "double"}
 }
+_EXAMPLES: Mapping[DataKind, str] = {"labels": '["A film to remember."]'}
 _NOT_IN_NAMES = re.compile(r"[^\w=,+-]")
 
 
 @dataclass(frozen=True)
 class Published:
-    """A model in MLflow's registry: `uri` is for `mlflow.pyfunc.load_model`, with tracking at `place`."""
+    """A model in MLflow's registry: `uri` is for `mlflow.pyfunc.load_model`, with tracking at `place`.
+
+    `example` is an example argument of the model's `predict`, as Python code.
+    """
 
     name: str
     version: str
@@ -187,6 +191,7 @@ class Published:
     place: str
     run_id: str
     is_new: bool
+    example: str
 
 
 def publish_model(lab: Path, name: str, uri: str | None, run: RunFolder) -> Published:
@@ -227,9 +232,10 @@ def publish_model(lab: Path, name: str, uri: str | None, run: RunFolder) -> Publ
             )
             client.set_registered_model_alias(name, ALIAS, newest.version)
     assert newest
+    example = _EXAMPLES.get(objective_of(start.values).learns, '["The "]')
     uri = f"models:/{name}@{ALIAS}"
     return Published(
-        name, str(newest.version), uri, experiment.place, str(newest.run_id), is_new
+        name, str(newest.version), uri, experiment.place, str(newest.run_id), is_new, example
     )
 
 

@@ -10,7 +10,10 @@ import pytest
 from cli.conftest import contents
 
 from sweeplab.doctor import storage_check
+from sweeplab.errors import DamagedFile
+from sweeplab.lab.listing import tracking_uri_of
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import write_json
 
 pytestmark = pytest.mark.timeout(300)  # a pipe is waited for without end
 DAMAGES = ("missing", "empty", "cut", "garbage", "pipe", "folder", "socket", "device", "hole")
@@ -99,3 +102,17 @@ def test_the_study_file_that_it_was_run_from_is_damaged(damage, study, cli):
     said = cli("rename", "tiny", "other", "--yes")
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert said.err.startswith(f"error: {study.study_file}: ")
+
+
+@pytest.mark.parametrize("words", ["best tiny", "show tiny --trials"])
+def test_what_was_found_is_shown_without_the_plan(words, study, cli):
+    study.plan_file.unlink()
+    assert cli(*words.split()).code == 0
+
+
+def test_a_study_file_that_a_stranger_wrote_has_no_name(study):
+    written = study.read(study.canonical_file) | {"name": None, "track": None}
+    write_json(study.canonical_file, written)
+    assert tracking_uri_of(study) is None
+    with pytest.raises(DamagedFile, match="it has no name"):
+        _ = study.stored_name

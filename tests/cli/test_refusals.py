@@ -134,6 +134,7 @@ REFUSED = [
     (f"laws fit runs.csv {COLUMNS} --where 'n > 1e6'", "has no column 'n'; allowed: line, N, D, val; did you mean 'N'"),
     (f"laws fit runs.csv {COLUMNS} --count at=final", "--count at=final needs a study's runs"),
     ("laws fit tiny --count params=all", "--count params=all; allowed: total, active, non-embedding"),
+    ("laws fit tiny,runs.csv", "'runs.csv' is a file; allowed: studies, with commas between them"),
     (f"laws fit runs.csv {COLUMNS} --law chinchila", "there is no law 'chinchila'; allowed: chinchilla, tied"),
     ("laws fit tiny --law power-n", "2 rows for the 3 parameters of power-n"),
     (f"laws fit negative.csv {COLUMNS}", "negative.csv: column 'N' (params): '-1.0' in line 2 is not positive"),

@@ -11,6 +11,7 @@ import torch
 from sweeplab.lab.events import StudyNotice
 from sweeplab.records.runs import DOES_NOT_FIT
 from sweeplab.study.spec import Budget, Engine
+from sweeplab.sweep.trials.sharing import Report
 from sweeplab.train.stack import Stack
 from sweeplab.train.step import TrainStep
 
@@ -69,6 +70,10 @@ def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
         True,
         2,
     ]
+    evaluated = [
+        (each.claim.trial_id, each.iteration) for each in heard if isinstance(each, Report)
+    ]
+    assert len(evaluated) == len(set(evaluated)) == 8 * 3
     assert all(run.read_end().grad_accum is None for run in folder.runs())
 
 

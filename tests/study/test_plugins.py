@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from sweeplab.errors import BadInput
+from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.studies import check_same_study, write_study
+from sweeplab.plugins import add_names
 from sweeplab.study.file.reading import read_study
 
 pytestmark = pytest.mark.usefixtures("forgets_plugins")
@@ -230,3 +232,8 @@ def test_a_permission_is_given_once_to_this_code(file):
         read_study(file)
     read_study(file, allow_plugins=True)
     read_study(file)
+
+
+def test_a_hyperparameter_without_a_row_is_known_by_its_name():
+    add_names({"hyperparameter": ["pull", "push"]}, {"push": 3})
+    assert {"pull", "push"} <= TABLE.keys()

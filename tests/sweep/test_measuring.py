@@ -32,7 +32,7 @@ def test_the_precision_follows_from_sizes_and_the_processor_alone(
     flags, changed, dtype, why, monkeypatch
 ):
     monkeypatch.setattr(devices, "processor", lambda: f"some processor; {flags}")
-    monkeypatch.setattr(choosing, "_speed", None)  # nothing is timed
+    monkeypatch.setattr(choosing, "_speeds", None)  # nothing is timed
     settled = precision(SMALL.replace(**changed))
     assert settled[0] == dtype and why in settled[1]
 

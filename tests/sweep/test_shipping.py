@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -119,8 +120,10 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(folder,
     }
 
 
-def test_a_server_that_does_not_answer_is_asked_once_at_a_time(folder, tracker, monkeypatch):
-    asked = []
+def test_a_server_that_does_not_answer_is_asked_once_and_delays_no_other(
+    folder, tracker, monkeypatch
+):
+    asked, shipped = [], []
 
     def ship(path):
         asked.append(path)
@@ -129,8 +132,9 @@ def test_a_server_that_does_not_answer_is_asked_once_at_a_time(folder, tracker, 
     monkeypatch.setattr(shipping, "SLOW_SECONDS", -1)
     monkeypatch.setattr(tracker, "ship", ship)
     begin(folder, 0)
-    Shipping(folder, [tracker])._ship_open([("all", 0)])
-    assert len(asked) == 1
+    other = SimpleNamespace(ship=lambda path: not shipped.append(path))
+    Shipping(folder, [tracker, other])._ship_open([("all", 0)])
+    assert (len(asked), len(shipped)) == (1, 2)
 
 
 def test_a_damaged_record_is_said(folder, tracker):

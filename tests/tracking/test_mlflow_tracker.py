@@ -14,6 +14,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.permissions import name_address
 from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.connection import artifact_location, connect, planned_uri, tracking_uri
+from sweeplab.tracking.experiment import rename_experiment
 from sweeplab.tracking.mlflow import MLflowTracker
 from sweeplab.tracking.tracker import USE
 
@@ -245,6 +246,15 @@ def test_a_deleted_experiment_is_said(tracker, client, lab):
     client.delete_experiment(parent.info.experiment_id)
     with pytest.raises(BadInput, match="was deleted in MLflow"):
         MLflowTracker(lab, "test_a_deleted_experiment_is_said").open({})
+
+
+def test_a_removal_that_broke_off_is_finished(tracker, client, lab):
+    parent = client.get_run(tracker.open({}))
+    client.rename_experiment(parent.info.experiment_id, "gone")
+    rename_experiment(
+        lab, "test_a_removal_that_broke_off_is_finished", None, "gone", is_deleted=True
+    )
+    assert client.get_experiment_by_name("gone").lifecycle_stage == "deleted"
 
 
 def test_another_place_has_not_got_what_was_shipped_here(tracker, run_folder):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.options import argument, option, studies
 from sweeplab.cli.printing import print_rows, say, say_prose
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies
@@ -121,6 +121,8 @@ def read_source(
     if is_file(source):
         return Read(source, file_points(Path(source), counting), counting, None)
     names = names_in(source)
+    for name in filter(is_file, names):
+        raise BadInput(Problem(f"{name!r} is a file", "studies, with commas between them"))
     every = read_studies(lab, names)
     studies = every.only(counting.where)
     counting = studies.settled(counting)

@@ -132,6 +132,9 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> Prediction
     from sweeplab.records.folders import StudyFolder
 
     assert read.studies  # only of a study
+    if len(read.studies.specs) > 1:
+        n_studies = several(len(read.studies.specs), "study")
+        raise BadInput(f"--at {at} is a size of one study, not of {n_studies}")
     folder = find_study(lab, read.source)
     changes = [f"--at {part}" for part in at.split(",")]
     predicted = predict_size(folder, read.studies, read.points, changes, read.counting)

@@ -438,7 +438,7 @@ def publish(
     return asdict(model), lambda _: say(
         f"{model.name} version {model.version} {begun}, alias best, in {model.place}\n"
         f'mlflow.set_tracking_uri("{model.place}")\n'
-        f'mlflow.pyfunc.load_model("{model.uri}").predict(["The "])'
+        f'mlflow.pyfunc.load_model("{model.uri}").predict({model.example})'
     )
 
 
