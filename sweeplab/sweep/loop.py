@@ -117,7 +117,8 @@ class Loop:
         self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True
     ) -> bool:
         claims = self.store.claim_many(n_trials, fits)
-        for message in self.store.take_notices():
+        notices, self.store.notices = self.store.notices, []
+        for message in notices:
             self.emit(StudyNotice(message=message, is_error=True))
         for claim in claims:
             self._take_up(claim)

@@ -89,7 +89,7 @@ class Store:
         self._exhausted: set[int] = set()  # cells in which no new point was found
         # Failed trials of each cell when this worker first saw it.
         self._failed_before: dict[int, int] = {}
-        self._notices: list[str] = []
+        self.notices: list[str] = []  # messages for the user that nobody has taken yet
 
     @classmethod
     def create(cls, spec: StudySpec, sizes: Sizes, url: str) -> Store:
@@ -293,14 +293,9 @@ class Store:
             if claim:
                 return claim
             self._exhausted.add(cell.index)
-            self._notices.append(
+            self.notices.append(
                 f"cell {cell.key}: found no new point that meets the constraints"
             )
-
-    def take_notices(self) -> list[str]:
-        """Return new messages for the user, each once."""
-        notices, self._notices = self._notices, []
-        return notices
 
     def _room(self, cell: Cell) -> _Room | None:
         """Return how a cell may have another trial; None if it may not."""
