@@ -129,7 +129,7 @@ def span(low: float | None, high: float | None) -> str:
 def several(count: int, noun: str) -> str:
     """Write a count with its noun: 1 run, 1,200 runs, 2 entries."""
     if count != 1:
-        noun = re.sub("(?<=[rt])y$", "ie", noun) + "s"
+        noun = re.sub("(?<=[drt])y$", "ie", noun) + "s"
     return f"{count:,} {noun}"
 
 
