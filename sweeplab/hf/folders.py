@@ -57,9 +57,7 @@ def architecture_of(shape: ModelShape, imported_as: str = "") -> Architecture:
     unmet = closest.unmet(shape)
     if not unmet:
         return closest
-    names = dict.fromkeys(
-        name for condition in unmet for name in sorted(condition.names.split())
-    )
+    names = dict.fromkeys(name for condition in unmet for name in condition.names.split())
     values = ", ".join(f"{name} {str(getattr(shape, name)).lower()}" for name in names)
     allowed = "; ".join(condition.text for condition in unmet)
     raise BadInput(
@@ -129,7 +127,7 @@ def _labels(run: LoadedRun) -> dict[str, Any]:
     if label(0) not in run.special:
         return {}
     return {
-        "id2label": {str(index): name for index, name in enumerate(run.labels)},
+        "id2label": dict(enumerate(run.labels)),
         "label2id": {name: index for index, name in enumerate(run.labels)},
     }
 
@@ -407,7 +405,8 @@ def _special(
 
     def id_of(role: str) -> Any:
         content = named.get(f"{role}_token")
-        content = content.get("content") if isinstance(content, dict) else content
+        if isinstance(content, dict):
+            content = content.get("content")
         return added.get(str(content or ""))
 
     known = {key: value for key, value in config.items() if value is not None}

@@ -427,9 +427,7 @@ class Architecture:
         seen = only(
             "attention", self.attention, "because every position attends to all visible ones"
         )
-        common = (
-            condition for condition in COMMON if condition.names.split()[0] not in self.allow
-        )
+        common = (each for each in COMMON if each.names.split()[0] not in self.allow)
         return [
             condition
             for condition in (*self.requires, seen, *common)

@@ -394,9 +394,7 @@ class StudyFolder:
         for _ in self._run_folders():
             pass
         if self.stored_name != self.name:
-            what = (
-                f"the study is still named {self.stored_name} there: a rename was interrupted"
-            )
+            what = f"the study is named {self.stored_name} there: a rename was interrupted"
             raise DamagedFile(self.canonical_file, what, self.command("doctor", "--repair"))
         _ = self.data, self.elapsed_seconds
         if not self.storage_file.exists():
@@ -417,8 +415,11 @@ class StudyFolder:
         Raises:
             DamagedFile: it is gone or damaged.
         """
-        cure = self.cure_of(self.data_file)
-        return read_json(self.data_file, cure, lambda data: typed(DataDescription, data))
+        return read_json(
+            self.data_file,
+            self.cure_of(self.data_file),
+            lambda data: typed(DataDescription, data),
+        )
 
     @property
     def baselines(self) -> dict[str, Any]:
@@ -549,8 +550,11 @@ class StudyFolder:
         """
         if not self.elapsed_file.exists():
             return 0.0
-        cure = self.cure_of(self.elapsed_file)
-        return read_json(self.elapsed_file, cure, lambda elapsed: float(elapsed["seconds"]))
+        return read_json(
+            self.elapsed_file,
+            self.cure_of(self.elapsed_file),
+            lambda elapsed: float(elapsed["seconds"]),
+        )
 
     def write_elapsed(self, seconds: float) -> None:
         """Record how long the study has been run so far."""

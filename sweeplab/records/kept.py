@@ -77,6 +77,9 @@ def write_note(folder: StudyFolder, text: str, trial: tuple[str, int] | None = N
             raise BadInput(f"study {folder.name} has no trial {number} in cell {cell}")
     if len(text) > MOST_LETTERS:
         raise BadInput(f"a note has at most {MOST_LETTERS:,} letters")
-    notes = read_notes(folder) | {place: text}
-    kept = {place: {"text": note} for place, note in notes.items() if note}
+    kept = {
+        place: {"text": note}
+        for place, note in (read_notes(folder) | {place: text}).items()
+        if note
+    }
     write_json(folder.notes_file, kept)
