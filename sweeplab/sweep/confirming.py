@@ -143,7 +143,7 @@ def _derived(
         "pruner": "none",
         "track": {
             **written["track"],
-            "checkpoints": {"best": "best", "final": "last"}[spec.objective.at],
+            "checkpoints": "last" if spec.objective.at == "final" else "best",
         },
     }
     return study_from(written | changes, Problems())

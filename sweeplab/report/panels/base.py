@@ -218,7 +218,8 @@ def options_of(name: str) -> type[Item]:
     making = PANELS[name]._of
     hints = typing.get_type_hints(making, include_extras=True)
     fields: dict[str, Any] = {}
-    for option in [*inspect.signature(making).parameters.values()][1:]:
+    _report, *options = inspect.signature(making).parameters.values()
+    for option in options:
         default = ... if option.default is option.empty else option.default
         fields[option.name] = hints[option.name], default
     return create_model(name, __base__=Item, **fields)
