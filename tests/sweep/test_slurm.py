@@ -104,12 +104,14 @@ def test_no_shell_of_a_job_reads_a_name(run, tmp_path):
 def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path):
     ran = strangers.plant_modules(tmp_path)
     (tmp_path / "sweeplab.py").unlink()  # which `python -m` asks for
-    said = run("study", "run", "jobs.yaml")
+    # On fast machines 60 iterations are over before the queue is looked at again.
+    long = ("-o", "max_iters=1000", "-o", "save_interval=500")
+    said = run("study", "run", "jobs.yaml", *long)
     assert "workers: 2 queued" in said and "running on n1" in said
     assert "jobs: queued\n" in said and "jobs: running\n" in said
     checks = {each["name"]: each for each in json.loads(run("doctor", "jobs", "--json"))}
     assert "answers; nodes: " in checks["slurm"]["found"]
-    run("study", "run", "jobs.yaml", "--engine", "local", lab=tmp_path / "other")
+    run("study", "run", "jobs.yaml", *long, "--engine", "local", lab=tmp_path / "other")
     here, there = curves(tmp_path / "other"), curves(tmp_path / "lab")
     assert len(there) == 6 and there == here
     assert not ran.exists(), ran.read_text()
