@@ -131,7 +131,6 @@ def view(parent: str, searched: Sequence[str]) -> dict[str, Any]:
 # another user; a browser sends a path only to the server that it belongs to.
 
 HOST = "127.0.0.1"
-HOSTS = (HOST, "localhost")
 _REFUSED = """<!DOCTYPE html><title>sweeplab</title>
 <p>This page is for its owner alone, at the whole address that sweeplab ui or sweeplab dashboard prints.
 """
@@ -178,7 +177,7 @@ class Private:
     def __init__(self, app: ASGIApp, address: str) -> None:
         place = urlsplit(address)
         self._app, self._secret = app, place.path.strip("/")
-        self._hosts = [f"{host}:{place.port}" for host in HOSTS]
+        self._hosts = [f"{host}:{place.port}" for host in (HOST, "localhost")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

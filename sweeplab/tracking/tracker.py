@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Required, TypedDict
 
@@ -115,16 +114,14 @@ class RunMeasures:
 
     folder: RunFolder
     start: RunStart
-    # The steps of every metric.
-    _read: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def __post_init__(self) -> None:
-        self._curve = CurveReader(self.folder)
+        self._curve, self._iterations = CurveReader(self.folder), set[int]()
 
     @property
     def started_ms(self) -> int:
         """Return when the run was first admitted, in ms since 1970."""
-        return _ms(self.start.started)
+        return round(self.start.started * 1000)
 
     def facts(self) -> list[Measure]:
         """Return the numbers known before the run's first step."""
@@ -147,6 +144,9 @@ class RunMeasures:
         If a run repeated an iteration after a kill, the first record counts.
         """
         for point in self._curve.new_points():
+            if point.iteration in self._iterations:
+                continue
+            self._iterations.add(point.iteration)
             measures = self._new(
                 {tracked: getattr(point, name) for name, tracked in CURVES.items()}
                 | dict(point.extra),
@@ -162,25 +162,23 @@ class RunMeasures:
     def _new(
         self, values: Mapping[str, float | None], step: int, wall_seconds: float
     ) -> list[Measure]:
-        timestamp_ms = _ms(self.start.started + wall_seconds)
-        measures = [
+        timestamp_ms = round((self.start.started + wall_seconds) * 1000)
+        return [
             # MLflow stores an infinity as 1.8e308, which spoils every chart with it; a NaN leaves a gap.
             Measure(
                 name, float(value) if math.isfinite(value) else math.nan, timestamp_ms, step
             )
             for name, value in values.items()
-            if value is not None and step not in self._read[name]
+            if value is not None
         ]
-        for measure in measures:
-            self._read[measure.name].add(step)
-        return measures
 
 
 def rounded(start: RunStart) -> dict[str, str]:
     """Return the searched values that are no integers with the four digits that a column of a table has room for."""
-    numbers = {name: value for name, value in start.sampled.items() if isinstance(value, float)}
     return {
-        name: str(float(f"{value:.4g}")) for name, value in numbers.items() if name in TABLE
+        name: str(float(f"{value:.4g}"))
+        for name, value in start.sampled.items()
+        if isinstance(value, float) and name in TABLE
     }
 
 
@@ -190,7 +188,3 @@ def run_name(start: RunStart) -> str:
     if start.seed:
         return f"{name} seed {start.seed}"
     return name
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)

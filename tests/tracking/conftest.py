@@ -54,12 +54,8 @@ def evaluation(iteration):
 
 
 def lines(*iterations):
-    """Return the lines of a run: every iteration evaluated, and after the first also a training point."""
-    return [
-        line
-        for each in iterations
-        for line in ([training(each)] if each else []) + [evaluation(each)]
-    ]
+    """Return the lines of a run: every iteration evaluated, and after the first with its training's numbers."""
+    return [(training(each) if each else {}) | evaluation(each) for each in iterations]
 
 
 def append(folder, points, torn=""):
