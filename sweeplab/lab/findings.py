@@ -168,7 +168,7 @@ def _above_n_grams(
         baselines[lowest]["loss"],
         best[lowest].start.values,
     )
-    length = next((name for name in LENGTHS[1:] if getattr(values, name)), LENGTHS[0])
+    length = next(name for name in LENGTHS if getattr(values, name))
     what = f"{_best_in(losses, best)} has a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})"
     change = f"raise {length}, or the model's size"
     return Finding("above n-grams", tuple(losses), length, what, change, baseline)

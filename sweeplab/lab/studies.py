@@ -307,7 +307,7 @@ def rerun_text(trial: Trial) -> str:
     spec = read_spec(folder)
     study, data = spec.as_written(), folder.read(folder.data_file)
     order, offset = spec.seed_numbers, min(trial.seeds) - min(spec.seed_numbers)
-    values = trial.values | dict.fromkeys(LENGTHS[1:])  # max_iters alone says how long
+    values = trial.values | dict.fromkeys(LENGTHS[:-1])  # max_iters alone says how long
     written: Mapping[str, Any] = {
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],

@@ -23,8 +23,8 @@ Mark = tuple[int, int]
 
 # The sections of a study file that set hyperparameters.
 SECTIONS = ("fixed", "grid", "search")
-# The length of training; a study sets only one of them.
-LENGTHS = ("max_iters", "epochs", "tokens_per_param")
+# The length of training; a study sets only one of them. Where more are said, the first counts.
+LENGTHS = ("epochs", "tokens_per_param", "max_iters")
 # A longer list of allowed names is not printed.
 MOST_NAMED = 20
 # The forms of an entry of `search`.
@@ -89,62 +89,43 @@ class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
 
 @dataclass
 class Problems:
-    """Collects all problems of a document, so that they are reported together, with the places of its keys and values.
+    """Collects all problems of a document, so that they are reported together, with where each part of it was set.
 
-    `keys` and `values` are lines and columns, from 1. `overrides` maps a location to the command-line option that set
-    it. `text` is the document as it was read.
+    `places` has for a location the line and column, from 1, of its key or item, or the option of the command line that
+    set it. `text` is the document as it was read.
     """
 
     file: Path | None = None
     text: str = ""
-    keys: dict[Location, Mark] = field(default_factory=dict)
-    values: dict[Location, Mark] = field(default_factory=dict)
-    overrides: dict[Location, str] = field(default_factory=dict)
+    places: dict[Location, Mark | str] = field(default_factory=dict)
     found: list[Problem] = field(default_factory=list)
 
     def forget(self, path: Location) -> None:
-        """Drop the entries of a location and of all below it."""
-        for known in (self.keys, self.values, self.overrides):
-            for location in [location for location in known if location[: len(path)] == path]:
-                del known[location]
+        """Drop the places of a location and of all below it."""
+        for location in [*self.places]:
+            if location[: len(path)] == path:
+                del self.places[location]
 
     def problem(
-        self,
-        path: Location,
-        what: str,
-        allowed: str = "",
-        nearest: str = "",
-        *,
-        at_key: bool = False,
+        self, path: Location, what: str, allowed: str = "", nearest: str = ""
     ) -> Problem:
-        """Return a problem placed at the value of `path` (or its key), or at the nearest enclosing place."""
+        """Return a problem placed where `path` was set, or what encloses it."""
         for length in range(len(path), -1, -1):
-            around = path[:length]
-            if around in self.overrides:
-                return Problem(f"{self.overrides[around]}: {what}", allowed, nearest)
-            mark = self.keys.get(around)
-            if mark is None or (around == path and not at_key):
-                mark = self.values.get(around, mark)
-            if mark:
-                return Problem(what, allowed, nearest, self.file, *mark)
+            place = self.places.get(path[:length])
+            if isinstance(place, str):
+                return Problem(f"{place}: {what}", allowed, nearest)
+            if place is not None:
+                return Problem(what, allowed, nearest, self.file, *place)
         return Problem(what, allowed, nearest, self.file)
 
-    def add(
-        self,
-        path: Location,
-        what: str,
-        allowed: str = "",
-        nearest: str = "",
-        *,
-        at_key: bool = False,
-    ) -> None:
+    def add(self, path: Location, what: str, allowed: str = "", nearest: str = "") -> None:
         """Add a problem at a location."""
-        self.found.append(self.problem(path, what, allowed, nearest, at_key=at_key))
+        self.found.append(self.problem(path, what, allowed, nearest))
 
     def conflict(self, first: Location, second: Location) -> None:
         """Add the problem that two places set the same thing, at the second."""
         what = conflict(dotted(first), dotted(second))
-        self.add(second, what.what, what.allowed, at_key=True)
+        self.add(second, what.what, what.allowed)
 
     def unknown(
         self, path: Location, known: Sequence[str], kind: str, elsewhere: Iterable[str] = ()
@@ -155,13 +136,7 @@ class Problems:
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
             allowed = "" if near else "`sweeplab hyperparameters` lists them"
-        self.add(
-            path,
-            f"{dotted(path[:-1])}: unknown {kind} {shown(name)}",
-            allowed,
-            near,
-            at_key=True,
-        )
+        self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near)
 
     def retell(
         self, error: ValidationError, place: Location = (), elsewhere: Iterable[str] = ()

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from sweeplab.data import DataSizes, Sizes
+from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
@@ -106,17 +107,22 @@ def follows(name: str, values: Values) -> bool:
         return False
 
 
-def order(
-    search: Mapping[str, SearchSpec], fixed: Set[str], lengths: Iterable[str] = ()
-) -> list[str]:
-    """Return the names of the search, each after those it depends on, otherwise in the order of the file."""
+def order(spec: StudySpec, fixed: Set[str], lengths: Iterable[str]) -> list[str]:
+    """Return the names of the search, each after those it depends on, otherwise in the order of the file.
+
+    Raises:
+        BadInput: some depend on each other, or on themselves.
+    """
     ordered: list[str] = []
     waiting = {
-        name: expanded(needs(entry), fixed, lengths) & search.keys()
-        for name, entry in search.items()
+        name: expanded(needs(entry), fixed, lengths) & spec.search.keys()
+        for name, entry in spec.search.items()
     }
     while waiting:
-        ready = next(name for name, needed in waiting.items() if needed <= set(ordered))
+        ready = next((name for name, needed in waiting.items() if needed <= {*ordered}), None)
+        if ready is None:
+            what = f"each of these needs itself or another of them: {', '.join(waiting)}"
+            raise BadInput(spec.problem(("search", next(iter(waiting))), what))
         ordered.append(ready)
         del waiting[ready]
     return ordered

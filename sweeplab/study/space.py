@@ -120,7 +120,7 @@ class Space:
         self._constant = dict(self.given)
         self.parameters: dict[str, Sampled] = {}
         self._explicit = {*spec.fixed, *cell.values, *spec.search}
-        self._order = order(spec.search, self._explicit, self._lengths)
+        self._order = order(spec, self._explicit, self._lengths)
         self.conditional: set[str] = set()
         determine_length = frozenset[str]().union(*(LENGTHS_OF[name] for name in self._lengths))
         if determine_length & spec.search.keys():

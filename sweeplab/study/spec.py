@@ -502,7 +502,8 @@ class StudySpec(Section):
 
     def is_overridden(self, place: Location) -> bool:
         """Return whether the command line set the value at a place."""
-        return any(place[: len(each)] == each for each in self._read_from.overrides)
+        places = self._read_from.places
+        return any(isinstance(places.get(place[:end]), str) for end in range(len(place) + 1))
 
     def as_written(self) -> dict[str, Any]:
         """Return the content of a study file for this study, as JSON values."""

@@ -46,7 +46,7 @@ def test_choices_that_no_trial_can_have_are_named(tmp_path):
     said = problem_of(lambda: make_plan(read_study(file), tmp_path / "lab"))
     assert (
         said
-        == f"{file}:4:18: no trial of cell all meets 'n_embd % n_head == 0' where n_embd is 64"
+        == f"{file}:4:10: no trial of cell all meets 'n_embd % n_head == 0' where n_embd is 64"
     )
 
 
@@ -58,7 +58,7 @@ def test_a_wrong_vocabulary_is_named_where_it_stands(data, tmp_path):
     file.write_text(
         f"name: a\ndata:\n  corpus: python-docs\n  {data.replace(', ', chr(10) + '  ')}\n"
     )
-    with pytest.raises(BadInput, match=r"study.yaml:5:15: "):
+    with pytest.raises(BadInput, match=r"study.yaml:5:3: "):
         make_plan(read_study(file), tmp_path / "lab")
 
 

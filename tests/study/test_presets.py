@@ -89,11 +89,11 @@ def test_a_study_has_a_model_a_cell(file):
 @pytest.mark.parametrize(
     ("line", "place", "words"),
     [
-        ("preset: gpt2-smal", "a.yaml:3:9", "did you mean 'gpt2-xl'?"),
-        ("preset: [gpt2]", "a.yaml:3:9", "allowed: a string"),
+        ("preset: gpt2-smal", "a.yaml:3:1", "did you mean 'gpt2-xl'?"),
+        ("preset: [gpt2]", "a.yaml:3:1", "allowed: a string"),
         (
             "preset: nanogpt-char\nfixed: {n_embd: 100}",
-            "a.yaml:3:9",
+            "a.yaml:3:1",
             "n_embd is 100, n_head is 6",
         ),
     ],

@@ -74,7 +74,7 @@ def test_the_corpus_lies_beside_the_study_file(tmp_path):
     assert spec.source == tmp_path / "study.yaml"
     assert spec.data_files["path"] == str(tmp_path / "books/*.txt")
     problem = spec.problem(("data", "path"), "is empty", "text")
-    assert str(problem) == f"{tmp_path}/study.yaml:3:11: is empty; allowed: text"
+    assert str(problem) == f"{tmp_path}/study.yaml:3:5: is empty; allowed: text"
     assert (
         StudySpec(name="a", data=DataSpec(corpus="python-docs", tokenizer="char")).data_files
         == {}

@@ -146,7 +146,7 @@ def test_a_run_is_named_as_in_every_other_command(trained, tmp_path):
         assert study.spec.data.tokenizer == "char" and study.spec.fixed["n_embd"] == 16
     file.write_text(text.replace("NAME", "first/all/7-0"))
     said = problem_of(lambda: load_study(file, lab=folder.lab))
-    assert "more.yaml:4:12: init_from: no run 'all/7-0' in study first" in said
+    assert "more.yaml:4:1: init_from: no run 'all/7-0' in study first" in said
 
 
 @pytest.mark.slow

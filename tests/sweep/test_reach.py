@@ -391,7 +391,7 @@ def test_a_token_goes_where_the_user_says_and_nowhere_else(places, server, monke
     allowed = (
         f"allowed: MLFLOW_TRACKING_URI={server.url}, or -o track.uri={server.url} for a run"
     )
-    refused(places.study("text.txt", track), "foreign.yaml:8:14", said, allowed)
+    refused(places.study("text.txt", track), "foreign.yaml:8:9", said, allowed)
     # A study of a lab from elsewhere has its address from its records.
     with pytest.raises(BadInput, match="which you have not: it was not contacted"):
         count_studies(places.lab, tracking_uri(places.lab, server.url))

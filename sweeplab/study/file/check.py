@@ -5,8 +5,7 @@ Pydantic checks each value, in `spec` and `search`; here is checked what depends
 
 from __future__ import annotations
 
-import graphlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_args
 
@@ -15,18 +14,14 @@ from pydantic import BaseModel, ValidationError
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
-from sweeplab.model.shape import SETTLED
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
 from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import MOST_CELLS, NOWHERE, StudySpec
 from sweeplab.study.values import (
     EVALUATED,
-    FACTS,
-    LENGTHS_OF,
     Choices,
     Range,
     is_searched,
-    needs,
 )
 
 # No study finishes a grid with more points.
@@ -100,17 +95,15 @@ def _check_places(document: Mapping[str, Any], problems: Problems) -> None:
             if first != section and (first, section) != ("fixed", "cells"):
                 problems.conflict((first, name), path)
             elif name == "seed":
-                problems.add(
-                    path, "seed is set by the key seeds, such as `seeds: [0, 1]`", at_key=True
-                )
+                problems.add(path, "seed is set by the key seeds, such as `seeds: [0, 1]`")
             elif name in EVALUATED and section != "fixed":
                 what = (
                     f"{name} must be the same in the whole study, so that losses are comparable"
                 )
-                problems.add(path, what, "under fixed", at_key=True)
+                problems.add(path, what, "under fixed")
             elif section == "search" and row is not None and not is_searched(row):
                 what = f"{name} cannot be searched: it depends on the machine"
-                problems.add(path, what, "under fixed or grid", at_key=True)
+                problems.add(path, what, "under fixed or grid")
 
 
 def _check_hyperparameters(spec: StudySpec, problems: Problems) -> None:
@@ -126,8 +119,6 @@ def _check_hyperparameters(spec: StudySpec, problems: Problems) -> None:
         first = whole.index(cell)
         if first < index:
             problems.add(("cells", index), f"cells[{index}] is the same as cells[{first}]")
-    in_every_cell = set.intersection(*map(set, whole or [spec.fixed]))
-    _check_cycles(spec, {*spec.grid, *spec.search, *in_every_cell}, lengths, problems)
     if len(problems.found) == before:
         _check_space(spec, problems)
 
@@ -143,27 +134,6 @@ def _check_first_trial(spec: StudySpec, problems: Problems) -> None:
         except (ValueError, TypeError) as error:
             what = f"first_trial.{name} is {shown(value)}, which the search does not contain"
             problems.add(("first_trial", name), what, str(error))
-
-
-def _check_cycles(
-    spec: StudySpec, explicit: Set[str], lengths: Sequence[str], problems: Problems
-) -> None:
-    searched = {name: needs(entry) for name, entry in spec.search.items()}
-    graph: dict[str, Iterable[str]] = {**searched, **FACTS}
-    graph |= {name: behind for name, (behind, _) in SETTLED.items() if name not in explicit}
-    for name in lengths:
-        if name in LENGTHS_OF:
-            graph["max_iters"] = LENGTHS_OF[name]
-    graph |= searched
-    try:
-        graphlib.TopologicalSorter(
-            {name: sorted(behind) for name, behind in graph.items()}
-        ).prepare()
-    except graphlib.CycleError as error:
-        circle = error.args[1]
-        first = next(name for name in spec.search if name in circle)
-        what = f"{first} depends on itself: {' needs '.join(reversed(circle))}"
-        problems.add(("search", first), what, at_key=True)
 
 
 def _check_space(spec: StudySpec, problems: Problems) -> None:

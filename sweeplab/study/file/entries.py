@@ -264,8 +264,8 @@ def move_shares(document: dict[str, Any], problems: Problems) -> None:
             del held[name]
             search[name] = share
             document["search"] = search
-            if (section, name) in problems.values:
-                problems.values["search", name] = problems.values[section, name]
+            if (section, name) in problems.places:
+                problems.places["search", name] = problems.places[section, name]
 
 
 def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Problems) -> None:
@@ -282,8 +282,7 @@ def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Pro
                 _set(document, path, value)
                 problems.forget(path)
                 for length in range(1, len(path) + 1):
-                    if path[:length] not in problems.values:
-                        problems.overrides.setdefault(path[:length], words)
+                    problems.places.setdefault(path[:length], words)
                 for thing, held in _things(path, value):
                     before, first = laid.setdefault(thing, (held, words))
                     if before != held:

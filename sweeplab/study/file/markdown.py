@@ -23,7 +23,7 @@ from sweeplab.study.file.entries import (
     read_range,
 )
 from sweeplab.study.file.parse import file_text
-from sweeplab.study.file.template import SET_FIRST
+from sweeplab.study.problems import LENGTHS
 
 MOST_SAID = 300  # characters of a notice
 
@@ -87,7 +87,7 @@ def parse_tables(text: str) -> MarkdownTables:
                 continue
             what = f"unknown hyperparameter {name!r} ({written or 'no value'})"
             tables.say(line, what, near=nearest(key, TABLE))
-    lengths = [name for name in SET_FIRST if tables.values.get(name) is not None]
+    lengths = [name for name in LENGTHS if tables.values.get(name) is not None]
     for name in lengths[1:]:
         what = f"{name} is left out: {lengths[0]} sets the length of training"
         tables.say(tables.lines[name], what)

@@ -61,7 +61,7 @@ def file_text(path: Path) -> str:
 
 
 def parse(text: str, problems: Problems, place: Location = ()) -> Any:
-    """Return a YAML document as plain values and record the place of each; None where it is empty.
+    """Return a YAML document as plain values and record the place of each key and item; None where it is empty.
 
     Hyperparameters get their names of the table where the document has another common name, such as lr; `place` is
     that of a part of a document.
@@ -131,7 +131,7 @@ class _Reader:
         self.failed = False
 
     def plain(self, node: Node, path: Location) -> Any:
-        self._problems.values[path] = _start(node)
+        self._problems.places.setdefault(path, _start(node))
         if isinstance(node, MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, path)
         if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
@@ -163,7 +163,7 @@ class _Reader:
         self.failed = True
 
     def _mapping(self, node: MappingNode, path: Location) -> dict[str, Any]:
-        keys, mapping = self._problems.keys, dict[str, Any]()
+        places, mapping = self._problems.places, dict[str, Any]()
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode):
                 self._fail(path, "a key that is not a string")
@@ -174,11 +174,11 @@ class _Reader:
             ):
                 key = canonical(key)
             below = (*path, key)
-            first = keys.get(below)
-            keys[below] = _start(key_node)
+            first = places.get(below)
+            places[below] = _start(key_node)
             if first:
                 what = f"{shown(key)} is given twice, first on line {first[0]}"
-                self._problems.add(below, what, at_key=True)
+                self._problems.add(below, what)
             mapping[key] = self.plain(value_node, below)
         return mapping
 

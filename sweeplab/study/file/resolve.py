@@ -180,10 +180,8 @@ def _lay_under(
     laid = {name: value for name, value in values.items() if name not in held}
     document["fixed"] = {**laid, **fixed}
     for name in laid:
-        if (key,) in problems.values:
-            problems.values["fixed", name] = problems.values[key,]
-        if (key,) in problems.overrides:
-            problems.overrides["fixed", name] = problems.overrides[key,]
+        if (key,) in problems.places:
+            problems.places["fixed", name] = problems.places[key,]
 
 
 HOW = "--allow-plugins, or allow_plugins=True from Python, once, if you trust it"

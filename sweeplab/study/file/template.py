@@ -43,8 +43,6 @@ _BOUNDS = {
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
-# Of several that set the length of training the first counts.
-SET_FIRST = (*LENGTHS[1:], LENGTHS[0])
 # If n_embd is searched, heads keep this width.
 HEAD_DIM = 32
 
@@ -90,8 +88,8 @@ def study_text(
     kept = {*TABLE} - {"seed", *grid}
     # Keep only the one that sets the length of training.
     lengths = [name for name in LENGTHS if name in {*tuned, *grid}]
-    lengths += [name for name in SET_FIRST if effective[name] is not None]
-    kept -= {name for name in SET_FIRST if name != lengths[0] and effective[name] is not None}
+    lengths += [name for name in LENGTHS if effective[name] is not None]
+    kept -= {name for name in LENGTHS if name != lengths[0] and effective[name] is not None}
     tuned = {name: tuned[name] for name in TABLE if name in kept and name in tuned}
     fixed = {name: effective[name] for name in TABLE if name in kept and name not in tuned}
     document = {
