@@ -172,14 +172,13 @@ def position_bias(
 
 @dataclass
 class AttentionMask:
-    """The keys that the queries of one side may attend to, in every layer of each of n_runs runs.
+    """The keys that the queries of one side may attend to, in every layer of each run.
 
     present: [K*B, S], False on padding; None without padding.
     bias: maps distances (query position minus key position) [...] to biases of the scores [K or 1, H, ...].
     """
 
     causal: bool
-    n_runs: int
     present: Bool[Tensor, "KB S"] | None = None
     bias: Callable[[Tensor], Tensor] | None = None
     _near_bias: Tensor | None = None

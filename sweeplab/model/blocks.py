@@ -316,9 +316,8 @@ def product(
         return _affine(
             x.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16()
         )
-    if x.dtype != weight.dtype:  # x is the result of a bfloat16 product
-        x = x.to(weight.dtype)
-    return _affine(x, weight, bias)
+    # X may be the result of a bfloat16 product.
+    return _affine(x.to(weight.dtype), weight, bias)
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -530,8 +529,7 @@ def _route(p: Pass, name: str, present: Present, x: Stream) -> tuple[Shares, Cho
     transformers", 2021): E sum_e f_e P_e, where f_e is the share of choices that expert e gets and P_e its mean
     probability. z loss (Zoph et al., "ST-MoE", 2022): the mean square of the logits' log-sum-exp.
     """
-    logits = p.linear(f"{name}.router", Normed(x))
-    logits = at_least_float32(logits)
+    logits = at_least_float32(p.linear(f"{name}.router", Normed(x)))
     probabilities = logits.softmax(dim=-1)
     shares, chosen = probabilities.topk(p.shape.n_expert_active, dim=-1)
     if p.shape.n_expert_active > 1:

@@ -189,7 +189,11 @@ def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) 
     end = -1 if prompt.end is None else prompt.end
     for length in range(1, max_length + 1):
         # Of 2 * n_beams candidates at most n_beams can end here, one for each unfinished text.
-        rows, tokens, totals = _best(totals[:, None] + next_(texts).double().cpu(), 2 * n_beams)
+        scores = totals[:, None] + next_(texts).double().cpu()
+        ranked, order = scores.flatten().sort(descending=True, stable=True)
+        count = min(2 * n_beams, int(ranked.isfinite().sum()))
+        totals = ranked[:count]
+        rows, tokens = order[:count] // scores.shape[1], order[:count] % scores.shape[1]
         texts = torch.cat([texts[rows], tokens[:, None]], dim=1)
         is_end = (tokens == end) | (length == max_length)
         done += [
@@ -206,12 +210,6 @@ def beam_search(next_: Next, prompt: Prompt, n_beams: int, max_new_tokens: int) 
             break
         next_.reorder(rows)
     return done
-
-
-def _best(scores: Float[Tensor, "B V"], count: int) -> tuple[Tensor, Tensor, Tensor]:
-    ranked, order = scores.flatten().sort(descending=True, stable=True)
-    count = min(count, int(ranked.isfinite().sum()))
-    return order[:count] // scores.shape[1], order[:count] % scores.shape[1], ranked[:count]
 
 
 @torch.inference_mode()

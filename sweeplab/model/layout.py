@@ -274,10 +274,9 @@ class Layout:
 
     def views(self, flat: Float[Tensor, "K P"]) -> dict[str, Tensor]:
         """Split rows into weights [K, *shape] by name, without copying."""
-        n_runs = flat.shape[0]
         pieces = torch.split(flat, self._sizes, dim=1)
         return {
-            weight.name: piece.view(n_runs, *weight.shape)
+            weight.name: piece.view(flat.shape[0], *weight.shape)
             for weight, piece in zip(self.weights, pieces, strict=False)
         }
 

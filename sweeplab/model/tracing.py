@@ -125,9 +125,8 @@ def attention_weights(
     shape: ModelShape, weights: Mapping[str, Any], batch: Batch
 ) -> dict[str, Any]:
     """Return the weights [H, T, S] of every attention layer on a batch of one sequence, by the layer's name."""
-    steps = trace(shape, weights, batch)
     return {
         name.removesuffix(".weights"): value[0].numpy()
-        for name, value in steps
+        for name, value in trace(shape, weights, batch)
         if name.endswith(".weights")
     }

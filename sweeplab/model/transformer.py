@@ -164,7 +164,7 @@ class Transformer:
             assert batch.source is not None  # an encoder_decoder's batch has one
             mask = self._mask(p, encoder, batch.source, batch.source_lengths)
             encoded = forward_side(p, encoder, batch.source, mask, None).affine()
-            source = encoded, AttentionMask(False, mask.n_runs, mask.present)
+            source = encoded, AttentionMask(False, mask.present)
             if p.cache:
                 p.cache.source = source
         mask = self._mask(p, side, batch.inputs, batch.lengths)
@@ -173,7 +173,7 @@ class Transformer:
     def _mask(
         self, p: Pass, side: Side, tokens: Tokens, lengths: Int[Tensor, "K B"] | None
     ) -> AttentionMask:
-        mask = AttentionMask(side.causal, p.n_runs)
+        mask = AttentionMask(side.causal)
         if lengths is not None:
             mask.present = torch.arange(
                 tokens.shape[2], device=tokens.device
@@ -260,7 +260,7 @@ class PluggedModel(Transformer):
         self.shape, self.mixed = ModelShape.of(values), mixed
         self.layout = Layout(self.shape)
         self._module = make_module(values)
-        self._device, self._is_checked = torch.device("cpu"), False
+        self._is_checked = False
         sizes = {
             name: tuple(parameter.shape) for name, parameter in self._module.named_parameters()
         }
@@ -307,14 +307,11 @@ class PluggedModel(Transformer):
 
     def _of_run(self, w: Weights, tokens: Tensor, dropout: Dropout | None, run: int) -> Tensor:
         """Return the logits of a run; in training torch's generators start from the run's key and are restored."""
-        if tokens.device != self._device:
-            self._module.to(tokens.device)
-            self._device = tokens.device
-        self._module.train(dropout is not None)
+        self._module.to(tokens.device).train(dropout is not None)
         buffers = {}
         if dropout and not self._is_checked:
             buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
-        devices = [self._device] if self._device.type == "cuda" else []
+        devices = [tokens.device] if tokens.is_cuda else []
         half = torch.autocast("cpu", torch.bfloat16) if self.mixed else nullcontext()
         with half, torch.random.fork_rng(devices, enabled=dropout is not None):
             if dropout:

@@ -23,10 +23,10 @@ def test_dropped_weights_are_right_on_average(window):
     for step in range(n_draws):
         dropout = dropout_of([1, 2], [step] * 2, [{"attention": 0.3}] * 2, sites, elements)
         found.append(
-            attend(q, k, v, AttentionMask(True, 2), window, partial(dropout, site="here"))
+            attend(q, k, v, AttentionMask(True), window, partial(dropout, site="here"))
         )
     draws = torch.stack(found)
-    expected = attend(q, k, v, AttentionMask(True, 2), window)
+    expected = attend(q, k, v, AttentionMask(True), window)
     assert (
         (draws.mean(dim=0) - expected).abs() < 5 * draws.std(dim=0) / n_draws**0.5 + 1e-9
     ).all()
