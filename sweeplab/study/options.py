@@ -31,6 +31,8 @@ from sweeplab.study.values import Section
 
 # Our own option of halving pruners: pruned trials continue if budget is left when all trials have ended.
 PROMOTE = "promote"
+# Our own option of samplers: how many trials that it models together may run at once.
+BATCH = "batch"
 # The sampler of all cells together.
 JOINT = "joint"
 
@@ -109,6 +111,8 @@ _HYPERBAND = {
 _HALVING = {"min_iters": "min_resource", "factor": "reduction_factor"}
 _HALVING |= {"early_stopping_rate": "min_early_stopping_rate"}
 _TPE = "Tree-structured Parzen estimator: the best all-rounder"
+_GP = "Gaussian process: for few trials of few numeric parameters"
+_QMC = "Evenly spread points, whatever the results"
 _CMAES = "Covariance matrix adaptation: for many trials of numeric parameters"
 _GRID = "Every combination of the choices, in random order"
 _ASHA = (
@@ -119,20 +123,20 @@ _SEVERAL = "Several successive halvings with different first rungs"
 _AUTO = "joint where a study searches numbers in several cells; else tpe"
 _JOINT = "One Gaussian process over all cells: sizes learn from each other"
 _OF_HALVING = {PROMOTE: (bool, False)}
-_OF_JOINT = {"n_startup_trials": (Annotated[int, Field(ge=1, le=LARGEST)], 1)}
+_COUNT = Annotated[int, Field(ge=1, le=LARGEST)]
+_OF_ALL = {BATCH: (_COUNT, None)}
+_OF_JOINT = {"n_startup_trials": (_COUNT, 1), **_OF_ALL}
 
 SAMPLERS: dict[str, AlgorithmRow] = {
     # What a joint search does not propose is drawn at random.
     AUTO: AlgorithmRow("RandomSampler", _AUTO, own=_OF_JOINT),
     JOINT: AlgorithmRow("RandomSampler", _JOINT, own=_OF_JOINT),
-    "tpe": AlgorithmRow("TPESampler", _TPE),
-    "gp": AlgorithmRow(
-        "GPSampler", "Gaussian process: for few trials of few numeric parameters", {}, _QUIET
-    ),
-    "cmaes": AlgorithmRow("CmaEsSampler", _CMAES, {}, _QUIET),
-    "qmc": AlgorithmRow("QMCSampler", "Evenly spread points, whatever the results", {}, _QUIET),
-    "random": AlgorithmRow("RandomSampler", "Independent random points"),
-    "grid": AlgorithmRow("GridSampler", _GRID),
+    "tpe": AlgorithmRow("TPESampler", _TPE, own=_OF_ALL),
+    "gp": AlgorithmRow("GPSampler", _GP, {}, _QUIET, _OF_ALL),
+    "cmaes": AlgorithmRow("CmaEsSampler", _CMAES, {}, _QUIET, _OF_ALL),
+    "qmc": AlgorithmRow("QMCSampler", _QMC, {}, _QUIET, _OF_ALL),
+    "random": AlgorithmRow("RandomSampler", "Independent random points", own=_OF_ALL),
+    "grid": AlgorithmRow("GridSampler", _GRID, own=_OF_ALL),
 }
 PRUNERS: dict[str, AlgorithmRow] = {
     "none": AlgorithmRow("NopPruner", "Every trial runs to its end"),
@@ -159,6 +163,8 @@ class Algorithm(Section):
         if isinstance(written, cls):
             return written
         named = {"type": written} if isinstance(written, str) else written
+        if isinstance(named, Mapping) and AUTO in cls.rows:
+            named = {"type": AUTO, **named}
         if not isinstance(named, Mapping) or "type" not in named:
             raise Refusal(
                 "", f"{' | '.join(cls.rows)}, or {{type: …}} with Optuna's options beside it"

@@ -162,6 +162,20 @@ def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, 
     assert len(store.claim_many(8)) == 1
 
 
+@pytest.mark.parametrize(("sampler", "n_claimed"), [("joint", 1), ("tpe", 2)])
+def test_a_batch_bounds_the_trials_of_one_model_that_run_together(
+    sampler, n_claimed, tiny, opened
+):
+    search = {"learning_rate": Range(1e-4, 1e-1, log=True)}
+    asked = Sampler.model_validate({"type": sampler, "batch": 1})
+    grid, budget = {"n_embd": [8, 16]}, Budget(trials_per_cell=4)
+    _, store = opened(tiny(sampler=asked, search=search, grid=grid, budget=budget))
+    claims = store.claim_many(8)
+    assert len(claims) == n_claimed and store.awaits_results, "of the study, or of each cell"
+    store.finish(claims[0], "complete", 3.0, {})
+    assert [claim.cell for claim in store.claim_many(8)] == [claims[0].cell]
+
+
 @pytest.mark.parametrize(
     ("time", "seeds", "first"),
     [(None, 0, "n_embd=16"), (60.0, 0, "n_embd=8"), (None, 9, "n_embd=8")],

@@ -330,7 +330,9 @@ def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
         for ours, optunas in row.aliases.items():
             options[ours] = options[optunas]
         options["type"] = {"const": name}
-        required = ["type", *form.get("required", ())]
+        required = list(form.get("required", ()))
+        if name != AUTO:
+            required.append("type")
         forms.append(
             {**form, "description": row.meaning, "properties": options, "required": required}
         )

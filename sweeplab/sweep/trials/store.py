@@ -22,7 +22,7 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import PROMOTED, REPEATS, SEED_OFFSET
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
-from sweeplab.study.options import JOINT, build
+from sweeplab.study.options import BATCH, JOINT, build
 from sweeplab.study.plan import n_startup_trials, promotes, settled_pruner, settled_sampler
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, spaces_of
@@ -315,9 +315,14 @@ class Store:
         n_left = self._n_left(cell)
         if n_left <= 0 or tally.failed - failed_before >= MOST_FAILURES:
             return None
+        sampler = settled_sampler(self.spec)
+        is_joint = sampler.type == JOINT
         # The last trial of a joint search follows from all others.
-        is_last = n_left <= 1 and n_running > 0 and settled_sampler(self.spec).type == JOINT
-        return _Room(is_last, True, n_running, before, cell.index)
+        has_to_wait = is_joint and n_left <= 1 and n_running > 0
+        if BATCH in sampler.options:
+            n_together = self.n_running() if is_joint else n_running
+            has_to_wait = has_to_wait or n_together >= sampler.options[BATCH]
+        return _Room(has_to_wait, True, n_running, before, cell.index)
 
     @cached_property
     def _flops(self) -> list[float]:
