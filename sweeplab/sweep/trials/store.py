@@ -250,9 +250,8 @@ class Store:
     def _next_to_promote(self, fitting: Sequence[Cell]) -> tuple[Cell, FrozenTrial] | None:
         if not self._may_promote:
             return None
-        running = [trial for cell in self.cells for trial in self.tally(cell).running()]
         if any(map(self._room, self.cells)) or not all(
-            PROMOTED in trial.user_attrs for trial in running
+            PROMOTED in trial.user_attrs for trial in self._running()
         ):
             self.awaits_results = True
             return None
@@ -266,6 +265,9 @@ class Store:
         (best,) = self.tally(cell).best_pruned(1)
         # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
         return None if self.trial_id(cell, best.number) in self._held else (cell, best)
+
+    def _running(self) -> list[FrozenTrial]:
+        return [trial for cell in self.cells for trial in self.tally(cell).running()]
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
         without = []
@@ -320,7 +322,7 @@ class Store:
         # The last trial of a joint search follows from all others.
         has_to_wait = is_joint and n_left <= 1 and n_running > 0
         if BATCH in sampler.options:
-            n_together = self.n_running() if is_joint else n_running
+            n_together = len(self._running()) if is_joint else n_running
             has_to_wait = has_to_wait or n_together >= sampler.options[BATCH]
         return _Room(has_to_wait, True, n_running, before, cell.index)
 
@@ -352,10 +354,8 @@ class Store:
     def _is_spent(self) -> bool:
         if self.budget.flops is None:
             return False
-        tallies = [self.tally(cell) for cell in self.cells]
-        spent = sum(tally.train_flops for tally in tallies)
-        running = [trial for tally in tallies for trial in tally.running()]
-        planned = sum(trial.user_attrs.get("planned_flops", 0) for trial in running)
+        spent = sum(self.tally(cell).train_flops for cell in self.cells)
+        planned = sum(trial.user_attrs.get("planned_flops", 0) for trial in self._running())
         return bool(spent + planned >= self.budget.flops)
 
     def _ask(self, cell: Cell) -> Claim | None:
