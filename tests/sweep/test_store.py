@@ -163,9 +163,7 @@ def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, 
 
 
 @pytest.mark.parametrize(("sampler", "n_claimed"), [("joint", 1), ("tpe", 2)])
-def test_a_batch_bounds_the_trials_of_one_model_that_run_together(
-    sampler, n_claimed, tiny, opened
-):
+def test_a_batch_bounds_trials_that_run_together(sampler, n_claimed, tiny, opened):
     search = {"learning_rate": Range(1e-4, 1e-1, log=True)}
     asked = Sampler.model_validate({"type": sampler, "batch": 1})
     grid, budget = {"n_embd": [8, 16]}, Budget(trials_per_cell=4)

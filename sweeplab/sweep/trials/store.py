@@ -203,9 +203,12 @@ class Store:
             leases = self.leases.all(connection)
             # This worker's own trials count as held, even if it has lost their leases: its next report finds out.
             held = self._held.union(each for each in leases if not leases[each].is_dead)
-            for cell, frozen in self._running_without(held):
-                if len(claims) < n_trials and fits(cell):
-                    claims += self._take_over(connection, cell, frozen, leases)
+            for cell in fitting:
+                running = sorted(self.tally(cell).running(), key=lambda trial: trial.number)
+                for frozen in running:
+                    is_held = self.trial_id(cell, frozen.number) in held
+                    if len(claims) < n_trials and not is_held:
+                        claims += self._take_over(connection, cell, frozen, leases)
             if not asks:
                 return claims
             asked: list[int] = []
@@ -268,15 +271,6 @@ class Store:
 
     def _running(self) -> list[FrozenTrial]:
         return [trial for cell in self.cells for trial in self.tally(cell).running()]
-
-    def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
-        without = []
-        for cell in self.cells:
-            running = sorted(self.tally(cell).running(), key=lambda trial: trial.number)
-            for trial in running:
-                if self.trial_id(cell, trial.number) not in held:
-                    without.append((cell, trial))
-        return without
 
     def _ask_where_there_is_room(self, fitting: Sequence[Cell]) -> Claim | None:
         """Ask for a trial in the cell with the fewest running ones; where a person has enqueued one, there first."""
