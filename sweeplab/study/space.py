@@ -88,8 +88,8 @@ def _word(value: Any) -> str:
 class Space:
     """The search space of one cell: its sampled and derived hyperparameters, and the rules for its trials.
 
-    `sizes` are the data's; before the data are read they are None, and rules that depend
-    on them are left out.
+    `sizes` are the data's; before the data are read they are None, and no rule that depends on them makes the cell
+    impossible.
     `given` holds the values of a trial that are not sampled, `parameters` the sampled ones, by Optuna's names;
     the `conditional` ones are sampled only in some trials.
     `known` are the rules of the study, which are the same for every cell.
@@ -111,12 +111,11 @@ class Space:
         self._auto -= derived
         # What determines the steps of a run comes before all that is computed from them.
         self._lengths = sets_length if "max_iters" in self._auto else set()
-        self._unknown: set[str] = set() if self.sizes else self._auto & {"vocab_size"}
-        if self.sizes is None or (self.sizes.train_tokens is None and "epochs" in sets_length):
-            self._unknown |= self._auto & {"max_iters"}
         self.given = self._settled(self.given)
         # The names whose values differ between trials of the cell, and the values that are the same.
-        self._varying = set(self._unknown)
+        self._varying = set[str]()
+        if self.sizes is None:
+            self._varying |= self._auto & {"vocab_size", "max_iters"}
         self._constant = dict(self.given)
         self.parameters: dict[str, Sampled] = {}
         self._explicit = {*spec.fixed, *cell.values, *spec.search}
@@ -131,15 +130,14 @@ class Space:
             if isinstance(entry, Derived):
                 self._constant[name] = derive(name, entry, self._constant)
                 self._constant = self._settled(self._constant)
-                for group in (self._varying, self._unknown):
-                    if needed & group:
-                        group.add(name)
+                if needed & self._varying:
+                    self._varying.add(name)
             elif needed & self._varying or wanted(entry, self._constant):
                 self.parameters[name] = entry
                 if needed & self._varying:
                     self.conditional.add(name)
                 self._varying.add(name)
-        self._rules = [rule for rule in known if not self._expanded(rule.names) & self._unknown]
+        self._rules = known
 
     def _expanded(self, names: Iterable[str]) -> set[str]:
         return expanded(names, self._explicit, self._lengths)
