@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, DamagedFile
 from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
+from sweeplab.lab.listing import StudyTrials, find_study, read_spec, study_source
 from sweeplab.lab.studies import check_same_study
-from sweeplab.records.folders import StudyFolder
+from sweeplab.permissions import name_address
+from sweeplab.records.folders import StudyFolder, lab_folder
+from sweeplab.runs import find_checkpoint, open_run
+from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.plan import Plan
-from sweeplab.study.space import LONGEST_KEY
+from sweeplab.study.space import folder_name
 from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.progress import StudyProgress, ended_in_words
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from sweeplab.report.data import ReportData
     from sweeplab.report.headline import BestTrial, Headline
     from sweeplab.report.style import Figure
+    from sweeplab.runs.run import Run
     from sweeplab.study.spec import StudySpec
 
 
@@ -64,7 +69,6 @@ class Results:
     def best(self) -> BestTrial | None:
         """Return the best trial, which is that of the lowest expected value; None before one has ended."""
         from sweeplab.analysis.table import check_run
-        from sweeplab.lab.listing import StudyTrials
         from sweeplab.report.headline import read_best
 
         check_run(self.folder)
@@ -241,7 +245,6 @@ class Study(Results):
             BadInput: nothing is given, a value is not a budget, the range cannot be widened, or no law can be fitted.
         """
         from sweeplab.analysis.next_study import grow_by_law
-        from sweeplab.lab.listing import read_spec
         from sweeplab.sweep import steering
 
         if by_law:
@@ -312,6 +315,76 @@ class Study(Results):
         steering.stop(self.folder)
 
 
+def make_study(
+    name: str, *, lab: str | Path | None = None, allow_plugins: bool = False, **parts: Any
+) -> Study:
+    """Make a study from values instead of a file; `.run()` runs it, or continues the one of this name in the lab.
+
+    `parts` are the keys of a study file: data, fixed, grid, search, budget, seeds, …. Relative paths start at the
+    working folder.
+
+    >>> study = sweeplab.make_study("mine", data={"path": "notes.txt"}, grid={"n_embd": [16, 32]})
+
+    Raises:
+        BadInput: lists every problem in the values.
+    """
+    folder = lab_folder(lab)
+    find_run = partial(find_checkpoint, lab=folder)
+    return Study(read_plain({"name": name} | parts, [], allow_plugins, find_run), folder)
+
+
+def load_study(
+    path: str | Path,
+    *,
+    lab: str | Path | None = None,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+    allow_plugins: bool = False,
+) -> Study:
+    """Read a study, given by its file or its name; `.run()` runs it.
+
+    The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run.
+
+    `overrides` are written as on the command line, ["budget.time=5m"]. A file or tracking address in an override is
+    trusted, while one that only the file names may be refused. The study's plugins, Python files, are imported only
+    with `allow_plugins`.
+
+    Raises:
+        BadInput: the file is wrong; lists every problem in it.
+    """
+    folder, changes = lab_folder(lab), [*overrides]
+    if name is not None:
+        changes.append(f"--name {name}")
+    find_run = partial(find_checkpoint, lab=folder)
+    spec = read_study(study_source(path, folder), changes, allow_plugins, find_run)
+    for place, _, address in spec.addresses:
+        if spec.is_overridden(place):
+            name_address(address)
+    return Study(spec, folder)
+
+
+def open_study(
+    name: str, lab: str | Path | None = None, *, allow_plugins: bool = False
+) -> Study:
+    """Open a study of the lab as it was last run; `.run()` continues it.
+
+    Raises:
+        BadInput: there is no such study; offers the nearest name.
+    """
+    folder = find_study(lab, name)
+    return Study(read_spec(folder, allow_plugins), folder.lab)
+
+
+def load_run(run: str, *, lab: str | Path | None = None) -> Run:
+    """Load a trained run, given by NAME (the best run of a study), NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id,
+    or a folder with a checkpoint.
+
+    Raises:
+        BadInput: there is no such run (offers the nearest name), or it kept no checkpoint.
+    """
+    return open_run(run, lab_folder(lab))
+
+
 def _print_trial(event: Event, progress: StudyProgress) -> None:
     if isinstance(event, TrialEnded):
         print(ended_in_words(event, progress), flush=True)
@@ -365,9 +438,7 @@ def write_report(
     from sweeplab.report.writer import inputs_of, is_current, write_page
 
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
-    joined = "+".join(names)  # no study's own name has a plus
-    if len(joined) > LONGEST_KEY:
-        joined = f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
+    joined = folder_name("+".join(names))  # no study's own name has a plus
     shared = None if single_file else folder or lab / "reports"
     folder = folder or (one.report if one else lab / "reports" / joined)
     inputs = inputs_of([StudyFolder(lab, name) for name in names], page, dashboard, single_file)

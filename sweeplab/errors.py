@@ -10,8 +10,8 @@ from typing import Any
 
 from sweeplab.hyperparameters import canonical
 
-# What a refusal says at most, whatever it refuses.
-MOST_PROBLEMS, MOST_BYTES = 20, 3_800
+# What a refusal says at most, whatever it refuses: lines, and characters of each.
+MOST_PROBLEMS, MOST_CHARACTERS = 20, 1_200
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
@@ -53,15 +53,10 @@ class BadInput(Exception):  # noqa: N818 - a mistake of the user, not an error o
         """Return what is said of it: the first problems, a line each, and how many more there are."""
         lines: list[str] = []
         for problem in self.problems[:MOST_PROBLEMS]:
-            line = str(problem).encode(errors="replace")
-            if len(line) > MOST_BYTES // 2:
-                line = b"%s \xe2\x80\xa6 %s" % (
-                    line[: MOST_BYTES // 3],
-                    line[-MOST_BYTES // 10 :],
-                )
-            if sum(len(each.encode()) for each in lines) + len(line) > MOST_BYTES:
-                break
-            lines.append(line.decode(errors="ignore"))
+            line = str(problem)
+            if len(line) > MOST_CHARACTERS:
+                line = f"{line[: MOST_CHARACTERS // 2]} … {line[-MOST_CHARACTERS // 4 :]}"
+            lines.append(line)
         more = len(self.problems) - len(lines)
         if more:
             lines.append(f"and {more:,} more problem{'s' if more > 1 else ''}")

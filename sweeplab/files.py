@@ -138,7 +138,7 @@ def machine() -> str:
 def process_space() -> tuple[str, str]:
     """Return what tells this kernel's numbers of processes from those of another kernel or container."""
     with suppress(OSError):
-        return _BOOT.read_text().strip(), str(Path("/proc/self/ns/pid").readlink())
+        return machine(), str(Path("/proc/self/ns/pid").readlink())
     return "", ""
 
 

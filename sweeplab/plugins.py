@@ -106,12 +106,11 @@ def corpus(name: str, meaning: str = "A plugin's") -> Callable[[_Part], _Part]:
     It is called again when one of these files, or its own file, has changed.
     """
 
-    def register(function: _Part) -> _Part:
+    def made(make: Callable[[Sequence[Path]], Any]) -> Any:
         from sweeplab.data.corpora import Corpus
         from sweeplab.data.formats import user_files
 
-        make: Any = function
-        file = _file_of(function)
+        file = _file_of(make)
 
         def read(files: Sequence[Path]) -> list[str]:
             try:
@@ -129,10 +128,9 @@ def corpus(name: str, meaning: str = "A plugin's") -> Callable[[_Part], _Part]:
                 return [file]
             return [file, *user_files(path)]
 
-        add("corpus", name, Corpus(name, meaning, find, read))
-        return function
+        return Corpus(name, meaning, find, read)
 
-    return register
+    return _adding("corpus", name, made)
 
 
 def pairs(
@@ -149,22 +147,19 @@ def pairs(
     `targets`.
     """
 
-    def register(function: _Part) -> _Part:
+    def made(make: Any) -> Any:
         from sweeplab.data.corpora import corpus_of_files
 
-        made: Any = function
-        file = _file_of(made)
-        plain = corpus_of_files(name, meaning, keys, suffixes, made, **settings)
+        file = _file_of(make)
+        plain = corpus_of_files(name, meaning, keys, suffixes, make, **settings)
         # Its own file is one of the files of the corpus, so that the texts are read again when it changes.
-        corpus = replace(
+        return replace(
             plain,
             find=lambda path: [file, *plain.find(path)],
             pairs=lambda files, how: plain.pairs(files[1:], how),
         )
-        add("corpus", name, corpus)
-        return function
 
-    return register
+    return _adding("corpus", name, made)
 
 
 def objective(kind: _Class) -> _Class:
@@ -222,18 +217,14 @@ def model(name: str, settings: type | None = None) -> Callable[[_Part], _Part]:
         hints = get_type_hints(settings)
         rows = [_row(name, field, hints[field.name]) for field in fields(settings)]
 
-    def register(make: _Part) -> _Part:
+    def made(make: Any) -> Any:
         from sweeplab.model.shape import PluginModel
 
         for row in rows:
             add("hyperparameter", row.name, row)
-        factory: Any = make
-        add(
-            "model", name, PluginModel(factory, tuple(row.name for row in rows), _file_of(make))
-        )
-        return make
+        return PluginModel(make, tuple(row.name for row in rows), _file_of(make))
 
-    return register
+    return _adding("model", name, made)
 
 
 def _row(model: str, field: Field[Any], hint: Any) -> Hyperparameter:
@@ -275,17 +266,16 @@ def optimizer(name: str) -> Callable[[_Part], _Part]:
         ValueError: the class lacks `update_`, or the state of the torch optimizer has other numbers than float32.
     """
 
-    def register(part: _Part) -> _Part:
+    def checked(part: Any) -> Any:
         from sweeplab.train import optimizers, run
 
         optimizers.check_optimizer(part)
         run.MADE_FROM_VALUES.discard(name)
         if not isinstance(part, type):
             run.MADE_FROM_VALUES.add(name)
-        add("optimizer", name, part)
         return part
 
-    return register
+    return _adding("optimizer", name, checked)
 
 
 def schedule(name: str) -> Callable[[Callable[[float], float]], Callable[[float], float]]:

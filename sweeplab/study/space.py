@@ -68,13 +68,15 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Return the cell's name, such as `n_layer=1,n_embd=32`, usable as a folder name; `all` without a grid."""
-        key = (
-            ",".join(f"{name}={_word(value)}" for name, value in self.values.items())
-            or self.plain
-        )
-        if len(key) <= LONGEST_KEY:
-            return key
-        return f"{key[:LONGEST_KEY]}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+        words = [f"{name}={_word(value)}" for name, value in self.values.items()]
+        return folder_name(",".join(words) or self.plain)
+
+
+def folder_name(name: str) -> str:
+    """Return a name of something as that of its folder: a long one is cut, and gets its digest."""
+    if len(name) <= LONGEST_KEY:
+        return name
+    return f"{name[:LONGEST_KEY]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def _word(value: Any) -> str:

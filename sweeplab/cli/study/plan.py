@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from sweeplab import load_study
+import sweeplab
 from sweeplab.cli import options
 from sweeplab.cli.options import flag
 from sweeplab.cli.printing import (
@@ -80,7 +80,9 @@ def plan(
     from sweeplab.study.plan import settled_sampler
     from sweeplab.sweep.planning import look_ahead
 
-    study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
+    study = sweeplab.load_study(
+        file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins
+    )
     if bench:
         from sweeplab.sweep.planning import bench_study
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab import load_study, open_study
+import sweeplab
 from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option, study_or_trial
 from sweeplab.cli.printing import (
@@ -71,7 +71,9 @@ def run(
         )
         return
     file = options.named_file(file, lab)
-    study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
+    study = sweeplab.load_study(
+        file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins
+    )
     say_start(f"reading the data of {file}", quiet)
     from sweeplab.cli.study.view import run_with_view
 
@@ -111,7 +113,7 @@ def confirm(
     $ sweeplab confirm small
     $ sweeplab confirm small --top 5 --seeds 8
     """
-    study = open_study(name, lab, allow_plugins=allow_plugins)
+    study = sweeplab.open_study(name, lab, allow_plugins=allow_plugins)
     say_start(f"reading {name}", quiet)
     from sweeplab.cli.study.view import confirm_with_view
 
@@ -192,7 +194,7 @@ def transfer(
     $ sweeplab transfer small --ladder 8 -o parametrization=mup --name mup
     """
     file = options.named_file(file, lab)
-    study = load_study(
+    study = sweeplab.load_study(
         file,
         lab=lab,
         name=name,
@@ -316,7 +318,9 @@ def resume(
     from sweeplab.cli.study.view import run_with_view
 
     raise typer.Exit(
-        run_with_view(open_study(folder.name, lab, allow_plugins=allow_plugins), as_json)
+        run_with_view(
+            sweeplab.open_study(folder.name, lab, allow_plugins=allow_plugins), as_json
+        )
     )
 
 
@@ -382,7 +386,9 @@ def extend(
     from sweeplab.cli.study.view import run_with_view
 
     raise typer.Exit(
-        run_with_view(open_study(folder.name, lab, allow_plugins=allow_plugins), as_json)
+        run_with_view(
+            sweeplab.open_study(folder.name, lab, allow_plugins=allow_plugins), as_json
+        )
     )
 
 
