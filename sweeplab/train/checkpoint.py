@@ -126,12 +126,11 @@ def damaged_snapshots(folder: Path) -> list[Path]:
 def _contents(folder: Path) -> Iterator[tuple[Path, bytes | None]]:
     """Yield the snapshots, the latest first, each with its content: None if it is damaged."""
     for _, file, digest in _snapshots(folder):
-        content = None
+        content = b""
         with suppress(OSError):  # the disk can no longer read it
             content = read_bytes(file, is_large=True)
-        if content is not None and hashlib.sha256(content).hexdigest() != digest:
-            content = None
-        yield file, content
+        is_whole = hashlib.sha256(content).hexdigest() == digest
+        yield file, content if is_whole else None
 
 
 def remove_snapshots(folder: Path, but_last: bool = False) -> None:
@@ -176,13 +175,12 @@ class SnapshotWriter:
         self._thread.shutdown()
 
 
-def _snapshots(folder: Path) -> Iterator[tuple[int, Path, str]]:
-    matches = [
-        (SNAPSHOT.fullmatch(file.name), file) for file in folder.glob("state-*-*.safetensors")
-    ]
-    yield from sorted(
-        ((int(match[1]), file, match[2]) for match, file in matches if match), reverse=True
-    )
+def _snapshots(folder: Path) -> list[tuple[int, Path, str]]:
+    snapshots = []
+    for file in folder.glob("state-*-*.safetensors"):
+        if match := SNAPSHOT.fullmatch(file.name):
+            snapshots.append((int(match[1]), file, match[2]))
+    return sorted(snapshots, reverse=True)
 
 
 def _saved(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:

@@ -25,7 +25,7 @@ from sweeplab.model.tracing import trace
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
-_DROPOUT = ("dropout", "embedding_dropout", "attention_dropout", "residual_dropout")
+_DROPOUT = ("embedding_dropout", "attention_dropout", "residual_dropout")
 
 
 class Coordinate(NamedTuple):
@@ -46,8 +46,7 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
     check_transformer(ModelShape.of(values), "a coordinate check")
     values = values.replace(
         **dict.fromkeys(_DROPOUT, 0.0), warmup_iters=0, lr_decay=False,
-        patience=None, compile=False, eval_interval=1, eval_tokens=1, eval_full=False, log_interval=1,
-        max_iters=n_steps,
+        patience=None, compile=False, eval_interval=1, eval_tokens=1, eval_full=False, max_iters=n_steps,
     )  # fmt: skip
     stack = Stack(values, tokens, tokens)
     stack.admit(TrainingRun("run", values))

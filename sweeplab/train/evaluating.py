@@ -21,7 +21,7 @@ from sweeplab.model.transformer import Transformer, candidate_logits, cross_entr
 from sweeplab.train.run import METRICS
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
 
     from sweeplab.train.member import Record
     from sweeplab.train.program import Program
@@ -96,11 +96,11 @@ class Evaluator:
         """Return each measure of the runs [K] by its name; `val_loss` is always one of them."""
         objective = self.objective
         if objective.has_own("measures"):
-            measures = objective.measures(self._outputs(weights, inputs), *inputs.columns)
+            measures = objective.measures(self.outputs(weights, inputs), *inputs.columns)
         elif objective.n_candidates:
-            measures = label_measures(self._outputs(weights, inputs), objective.n_candidates)
+            measures = label_measures(self.outputs(weights, inputs), objective.n_candidates)
         elif objective.finds_whole:
-            measures = sequence_measures(self._outputs(weights, inputs))
+            measures = sequence_measures(self.outputs(weights, inputs))
         else:
             measures = {"val_loss": self.loss(weights, inputs)}
         return {name: values.tolist() for name, values in measures.items()}
@@ -132,7 +132,7 @@ class Evaluator:
                 )
             yield batch, made
 
-    def _outputs(self, weights: Weights, inputs: LossInputs) -> Iterator[tuple[Tensor, Batch]]:
+    def outputs(self, weights: Weights, inputs: LossInputs) -> Iterator[tuple[Tensor, Batch]]:
         """Yield the logits of the candidates of each batch, with its targets numbered from the first one."""
         for batch, _ in self._placed(weights, inputs):
             logits = self.transformer.logits(weights, batch)
@@ -160,7 +160,8 @@ def label_measures(outputs: Iterable[tuple[Tensor, Batch]], n_labels: int) -> di
     confusion = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)
     for logits, batch in outputs:
         targets = batch.targets
-        losses.append(cross_entropy(logits, targets).double() * _n_counted(targets))
+        n_counted = (targets != NO_TARGET).sum(dim=(1, 2))
+        losses.append(cross_entropy(logits, targets).double() * n_counted)
         true = F.one_hot(targets.flatten(1) + 1, n_labels + 1)[..., 1:].double()
         predicted = F.one_hot(logits.argmax(dim=-1), n_labels).double()
         confusion = confusion + (true.mT @ predicted).cpu()
@@ -182,16 +183,12 @@ def sequence_measures(outputs: Iterable[tuple[Tensor, Batch]]) -> dict[str, PerR
     n_targets, n_sequences = torch.zeros((), dtype=torch.int64), 0
     for logits, batch in outputs:
         targets = batch.targets
-        n_counted = _n_counted(targets)
+        n_counted = (targets != NO_TARGET).sum(dim=(1, 2))
         losses = losses + cross_entropy(logits, targets).double() * n_counted
         is_correct = logits.argmax(dim=-1).view(targets.shape) == targets
         matches = matches + (is_correct | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
         n_targets, n_sequences = n_targets + n_counted, n_sequences + targets.shape[1]
     return {"val_loss": losses / n_targets, "exact_match": matches / n_sequences}
-
-
-def _n_counted(targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
-    return (targets != NO_TARGET).sum(dim=(1, 2))
 
 
 @torch.no_grad()
@@ -236,9 +233,7 @@ def measured(
         TypeError: a metric returns something else than numbers.
     """
     measures = dict[str, float]()
-    devices = [
-        weight.device for weight in model.weights.values() if weight.device.type == "cuda"
-    ][:1]
+    devices = {weight.device for weight in model.weights.values() if weight.is_cuda}
     for name in names:
         with torch.random.fork_rng(devices):
             torch.manual_seed(generator_key(model.values.seed, f"{name} {record.iteration}"))

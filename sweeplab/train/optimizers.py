@@ -59,13 +59,9 @@ class Rates(NamedTuple):
     def at(cls, **numbers: Any) -> Rates:
         """Return the hyperparameters, all but the corrections, with Adam's bias corrections."""
         step = numbers["step"]
-        corrections = (1.0 - numbers["beta1"] ** step, (1.0 - numbers["beta2"] ** step) ** -0.5)
-        return cls(**numbers, correction1=corrections[0], correction2=corrections[1])
-
-    @classmethod
-    def of(cls, columns: Mapping[str, Tensor]) -> Rates:
-        """Return those among columns by name."""
-        return cls(**{name: columns[name] for name in cls._fields})
+        correction1 = 1.0 - numbers["beta1"] ** step
+        correction2 = (1.0 - numbers["beta2"] ** step) ** -0.5
+        return cls(**numbers, correction1=correction1, correction2=correction2)
 
 
 def column(numbers: Float[Tensor, "K"], like: Tensor) -> Tensor:
@@ -130,16 +126,13 @@ def fused_adam_rows_(
     named = (rates.step, factor * rates.learning_rate, rates.beta1, rates.beta2, rates.eps)
     for row, (step, lr, beta1, beta2, eps) in enumerate(torch.stack(named, dim=1).tolist()):
         steps_before = torch.tensor(step - 1)  # torch counts the step itself
-        tensors: Any = (
+        adamw(
             [weights[row]],
             [gradient[row]],
             [first[row]],
             [second[row]],
             [],
             [steps_before],
-        )
-        adamw(
-            *tensors,
             lr=lr,
             beta1=beta1,
             beta2=beta2,
@@ -149,10 +142,6 @@ def fused_adam_rows_(
             maximize=False,
             fused=True,
         )
-
-
-# Adam's step without weight decay, with a factor of the learning rate: `adam_` or `fused_adam_rows_`.
-AdamStep = Callable[..., None]
 
 
 class Optimizer(ABC):
@@ -165,7 +154,8 @@ class Optimizer(ABC):
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.adam_step_: AdamStep = adam_
+        # Adam's step without weight decay: `adam_` or `fused_adam_rows_`.
+        self.adam_step_: Callable[..., None] = adam_
 
     def buffers(self) -> dict[str, int]:
         """Return the length of a run's row in each buffer, by name, in whole blocks; buffers start at zero."""
@@ -371,8 +361,8 @@ class Adafactor(Optimizer):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
-        self._matrices = [weight for weight in layout.weights if len(weight.shape) > 1]
-        self._vectors = [weight for weight in layout.weights if len(weight.shape) == 1]
+        self._matrices = [weight for weight in layout.weights if weight.decays]
+        self._vectors = [weight for weight in layout.weights if not weight.decays]
         rows = [weight.size // weight.shape[-1] for weight in self._matrices]
         columns = [weight.size // weight.shape[-2] for weight in self._matrices]
         self._rows, self._n_rows = packed(rows)

@@ -63,14 +63,14 @@ _NO_EVALUATION: dict[str, Any] = {
 def compiles_whole(values: Hyperparameters) -> bool:
     """Return whether a CPU program can compute the whole step of such a run; otherwise only the loss is compiled."""
     # A plug-in's own loss is unknown to the process that compiles.
-    can_trace = (
+    return (
         values.device == "cpu"
         and values.model == TRANSFORMER
         and values.n_expert == values.grad_accum == 1
         and values.optimizer in COMPILED
         and not objective_of(values).has_own("loss")
+        and not switched_off()
     )
-    return can_trace and not switched_off()
 
 
 def compiling_pays(values: Hyperparameters, n_steps: float) -> bool:
@@ -133,13 +133,19 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int]) -> Non
             TORCHINDUCTOR_CACHE_DIR=folder, TMPDIR=str(cache_folder("inductor"))
         )
         command = python("-m", _COMPILING, arguments, step, losses)
-        with output.open("w") as log:
-            streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
-            # Its own process group, which it kills once its input is closed, so that no C++ compiler is left.
-            with subprocess.Popen(
-                command, env=variables, **streams, start_new_session=True
-            ) as process:
-                process.wait()
+        # Its own process group, which it kills once its input is closed, so that no C++ compiler is left.
+        with (
+            output.open("w") as log,
+            subprocess.Popen(
+                command,
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            ) as process,
+        ):
+            process.wait()
         if process.returncode:
             why = output.read_text(errors="replace").strip()[-2000:]
             raise RuntimeError(f"the step cannot be compiled: {why}")
@@ -151,11 +157,11 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int]) -> Non
 
 @cache
 def _sources() -> str:
-    digest: Any = hashlib.sha256()
+    digest = hashlib.sha256()
     for package in ("model", "train"):
         for source in sorted((Path(__file__).parents[1] / package).rglob("*.py")):
             digest.update(source.read_bytes())
-    return str(digest.hexdigest())
+    return digest.hexdigest()
 
 
 # ------------------------------------------------------------------ private parts of torch

@@ -51,8 +51,6 @@ from sweeplab.train.step import (
 
 # The rows that start as the initial weights.
 _INITIAL = ("weights", "best")
-# Where torch.compile keeps its programs.
-_INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class Stack:
@@ -230,9 +228,8 @@ class Stack:
         points = {row: members[row].add_point(*sums[row]) for row in ending}
         if self._norms and ending:
             self._norms.after(points)
-        for row in ending:
-            self._rows["loss"][row].zero_()
-            self._rows["norm"][row].zero_()
+        for name in ("loss", "norm"):
+            self._rows[name][ending] = 0.0
 
     def traced(self) -> tuple[Callable[..., tuple[Tensor]], list[Tensor]]:
         """Return the next step as a function of tensors, and the tensors; it changes the rows among them in place.
@@ -275,8 +272,7 @@ class Stack:
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:
         started = time.perf_counter()
-        rows = self._rows["weights"][: len(self._members)]
-        weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
+        weights = self.transformer.layout.views(self._rows["weights"][due])
         with self._autocast():
             measures = self._evaluation(weights, self._loss_inputs(due, 1))
             if self._like.eval_train:
@@ -339,9 +335,9 @@ class Stack:
 
 def _compiled(losses: Callable[..., Tensor]) -> Callable[..., Tensor]:
     # By default programs, and always compiled headers, are in a folder in /tmp that another user may have made.
-    named = os.environ.get(_INDUCTOR)
+    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if named is None or unsafe(Path(named).absolute(), "."):
-        os.environ[_INDUCTOR] = str(cache_folder("inductor"))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder("inductor"))
     options: dict[str, Any] = {"cpp_cache_precompile_headers": False}
     torch.compiler.reset()  # programs of earlier shapes count towards a common limit
     return torch.compile(losses, options=options)

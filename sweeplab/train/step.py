@@ -178,7 +178,6 @@ class TrainStep:
         """
         views = self.layout.views(inputs.rows["weights"].detach())
         leaves = {name: view.requires_grad_() for name, view in views.items()}
-        losses = gradient = None
         for index, (batch, share) in enumerate(self.loss.parts(inputs.batch, self.n_parts)):
             dropout = None
             if inputs.masks:
@@ -190,12 +189,11 @@ class TrainStep:
             pieces = torch.autograd.grad(of_part.sum(), list(leaves.values()))
             buffer = buffers[min(index, 1)] if buffers else None
             gradient_of_part = self.layout.gather(pieces, buffer)
-            if losses is None or gradient is None:
+            if index == 0:
                 losses, gradient = of_part.detach(), gradient_of_part
             else:
                 losses = losses + of_part.detach()
                 gradient.add_(gradient_of_part)
-        assert losses is not None and gradient is not None
         return losses, gradient
 
     @torch.no_grad()
@@ -205,7 +203,8 @@ class TrainStep:
         norms = gradient_norms(gradient)
         clip_(gradient, norms, columns["limit"].float())
         state = {name: rows[name] for name in self.optimizer.buffers()}
-        self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
+        rates = Rates(**{name: columns[name] for name in Rates._fields})
+        self.optimizer.update_(rows["weights"], gradient, state, rates)
         rows["loss"].add_(losses[:, None])
         rows["norm"].add_(norms[:, None])
 
