@@ -124,4 +124,4 @@ def _names(lab: Path) -> Iterator[str]:
         yield name
         yield from (f"{name}/{run}" for run in _runs(StudyFolder(lab, name)))
     imported = (file.parent.name for file in imported_folder(lab, "").glob("*/model.json"))
-    yield from sorted(name for name in imported if is_name(name))
+    yield from sorted(filter(is_name, imported))

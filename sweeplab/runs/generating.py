@@ -8,16 +8,28 @@ from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from sweeplab.data.objectives import objective_of
 from sweeplab.data.objectives.base import EOS, HOLE, Prompt
 from sweeplab.errors import BadInput, Problem, conflict
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
+from sweeplab.model.generation import (
+    Contrast,
+    Next,
+    Reader,
+    Sampling,
+    TokenSampler,
+    beam_search,
+    fill,
+    hole_scores,
+    sample,
+)
 
 if TYPE_CHECKING:
     from sweeplab.data.tokenizers import Tokenizer
-    from sweeplab.model.generation import Next, Reader, Sampling
     from sweeplab.tracking.models import LoadedRun
 
 BROKEN = "\ufffd"  # how the first bytes of an incomplete character are decoded
@@ -63,8 +75,6 @@ class Writer:
         return laid_out(self.run, self.text)
 
     def _next(self) -> Next:
-        from sweeplab.model.generation import Contrast
-
         expert = reader(self.run, self.prompt)
         if self.amateur is None:
             return expert
@@ -72,8 +82,6 @@ class Writer:
 
     def tokens(self) -> Iterator[int]:
         """Yield the generated tokens, one by one."""
-        from sweeplab.model.generation import TokenSampler, fill, sample
-
         sampler = TokenSampler(self.sampling, self.seed)
         if not fills_holes(self.run):
             yield from sample(self._next(), sampler, self.prompt, self.max_new_tokens)
@@ -90,8 +98,6 @@ class Writer:
         Raises:
             BadInput: the run is an encoder, or decoding is contrastive.
         """
-        from sweeplab.model.generation import beam_search
-
         if fills_holes(self.run):
             raise BadInput("--beams needs a decoder: an encoder only fills each [MASK]")
         if self.amateur is not None:
@@ -101,10 +107,6 @@ class Writer:
 
     def ranked(self, most: int) -> list[list[dict[str, Any]]]:
         """Return the most probable tokens after the prompt, or in each of its holes, with their probabilities."""
-        import torch
-
-        from sweeplab.model.generation import hole_scores
-
         model, n_tokens = self.run.model, self.run.tokenizer.vocab_size
         if fills_holes(self.run):
             scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
@@ -117,17 +119,13 @@ class Writer:
         best = scores.double().exp().topk(min(most, scores.shape[-1]))
         ranked = []
         for ids, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-            row = []
-            for token, probability in zip(ids, probabilities, strict=True):
-                if probability > 0:
-                    row.append(
-                        {
-                            "token": named(self.run, token),
-                            "id": token,
-                            "probability": probability,
-                        }
-                    )
-            ranked.append(row)
+            ranked.append(
+                [
+                    {"token": named(self.run, token), "id": token, "probability": probability}
+                    for token, probability in zip(ids, probabilities, strict=True)
+                    if probability > 0
+                ]
+            )
         return ranked
 
     def words(self, tokens: Iterable[int]) -> Iterator[str]:
@@ -176,8 +174,6 @@ def chosen(
     Raises:
         BadInput: a value is out of range; says what is allowed.
     """
-    from sweeplab.model.generation import Sampling
-
     names = ("temperature", "top_k", "top_p", "max_new_tokens")
     settings = {name: getattr(values, name) for name in names}
     for name in settings:
@@ -227,8 +223,6 @@ def laid_out(run: LoadedRun, text: str) -> Prompt:
 
 def reader(run: LoadedRun, prompt: Prompt) -> Reader:
     """Return a reader of a prompt for a run."""
-    from sweeplab.model.generation import Reader
-
     model = run.model
     return Reader(model.transformer, model.stacked, prompt, run.tokenizer.vocab_size)
 

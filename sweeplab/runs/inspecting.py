@@ -9,22 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from sweeplab.data.batches import Batch, generator_key
 from sweeplab.data.objectives import check_fits, make_objective, objective_of, wholly
 from sweeplab.data.objectives.base import check_room
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import find_study, read_spec, study_names
+from sweeplab.model.generation import Sampling
+from sweeplab.model.tracing import attention_weights, trace_batch
 from sweeplab.runs import open_run
 from sweeplab.runs.generating import Writer, fills_holes, named
 from sweeplab.study.inputs import recorded_dataset, start_weights
+from sweeplab.train.evaluating import Evaluator, LossInputs, values_at_start
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset, Scored
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.models import LoadedRun
 
-Rows = list[dict[str, Any]]
 # White space, which a label would not show.
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
@@ -55,17 +58,15 @@ def read_prompt(run: LoadedRun, text: str) -> Batch:
     Raises:
         BadInput: the run cannot read the prompt.
     """
-    from sweeplab.model.generation import Sampling
-
     writer = Writer(run, text, Sampling(temperature=0.0), max_new_tokens=run.values.block_size)
     prompt = writer.prompt
     check_room(prompt.start, run.values)
-    tokens = list(prompt.start)
+    tokens = [*prompt.start]
     if prompt.source is not None or (
         objective_of(run.values).learns != "text" and not fills_holes(run)
     ):
-        tokens = [*tokens, *writer.tokens()][: run.values.block_size]
-    inputs = np.array([tokens])
+        tokens += writer.tokens()
+    inputs = np.array([tokens[: run.values.block_size]])
     return Batch(inputs, inputs, None if prompt.source is None else np.array([prompt.source]))
 
 
@@ -77,8 +78,6 @@ def attention_maps(run: LoadedRun, text: str) -> list[AttentionMap]:
     Raises:
         BadInput: the run cannot read the prompt.
     """
-    from sweeplab.model.tracing import attention_weights
-
     shape = run.model.shape
     batch = read_prompt(run, text)
     weights = attention_weights(shape, run.model.weights, batch)
@@ -99,14 +98,12 @@ def attention_maps(run: LoadedRun, text: str) -> list[AttentionMap]:
     return maps
 
 
-def traced_prompt(run: LoadedRun, text: str, n_values: int) -> Rows:
+def traced_prompt(run: LoadedRun, text: str, n_values: int) -> list[dict[str, Any]]:
     """Return the steps of a run's forward pass over a prompt at its last position.
 
     Raises:
         BadInput: the run cannot read the prompt.
     """
-    from sweeplab.model.tracing import trace_batch
-
     batch = read_prompt(run, text)
     return trace_batch(
         run.model.shape, run.model.weights, batch, batch.inputs.shape[1] - 1, n_values
@@ -128,12 +125,11 @@ def evaluated(
         BadInput: there is no such run or study, or the run cannot read the study's data.
     """
     run = open_run(text, lab, allow_plugins=allow_plugins)
-    trained_in = text.partition("/")[0]
-    if study is None and trained_in not in study_names(lab):
-        raise BadInput(
-            f"run {text} is of no study in this lab: name one with --study, for its data"
-        )
-    study = study or trained_in
+    if study is None:
+        study = text.partition("/")[0]
+        if study not in study_names(lab):
+            what = f"run {text} is of no study in this lab: name one with --study, for its data"
+            raise BadInput(what)
     folder = find_study(lab, study)
     spec = read_spec(folder, allow_plugins=allow_plugins)
     dataset = recorded_dataset(folder, spec)
@@ -144,7 +140,6 @@ def evaluated(
         raise BadInput(
             f"run {text} was trained on {kind.learns}, but study {study} has {dataset.kind}"
         )
-    check_fits({"validation": dataset.val}, run.values)
     return {
         "run": run.run_id,
         "study": study,
@@ -169,11 +164,8 @@ def scored(
     Raises:
         BadInput: the split is too short, or the run's objective reads the start, which its study (`spec`) has not.
     """
-    import torch
-
-    from sweeplab.train.evaluating import Evaluator, LossInputs, values_at_start
-
-    check_fits({split: getattr(dataset, split)}, run.values)
+    name = "validation" if split == "val" else split
+    check_fits({name: getattr(dataset, split)}, run.values)
     model, values = run.model, wholly(run.values) if whole else run.values
     evaluation = Evaluator(
         model.transformer,
@@ -196,6 +188,6 @@ def scored(
     loss = measures.pop("val_loss")
     measures = {f"{split}_loss": loss, **measures}
     bits = dataset.bits_per_byte(loss, values, split)
-    if bits is None:
-        return measures
-    return {**measures, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
+    if bits is not None:
+        measures |= {"perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
+    return measures

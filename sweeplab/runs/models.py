@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeplab.data import DataSizes, Sizes
 from sweeplab.errors import BadInput, Problem
@@ -23,9 +23,6 @@ from sweeplab.study.plan import sample_cell
 from sweeplab.study.space import FEW, spaces_named
 from sweeplab.study.spec import StudySpec
 from sweeplab.train.devices import settle_devices
-
-if TYPE_CHECKING:
-    from sweeplab.train.coordinates import Coordinate
 
 # Samples of a cell's space; the median one by size is shown.
 PROBES = 64
@@ -93,9 +90,7 @@ def models_of(
     return [Sized(key, shape) for key, shape in shapes.items()]
 
 
-def _shapes(
-    spec: StudySpec, sizes: Sizes = None, cell: str | None = None
-) -> dict[str, ModelShape]:
+def _shapes(spec: StudySpec, sizes: Sizes, cell: str | None = None) -> dict[str, ModelShape]:
     return {
         space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median)
         for space in spaces_named(spec, sizes, cell)
@@ -106,7 +101,7 @@ def check_coordinates(
     file: Path,
     overrides: Sequence[str],
     cell: str | None,
-    say: Callable[[str], None] = lambda what: None,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Train a study's model for `STEPS` in each width and parametrization; `say` gets each one.
 
@@ -117,7 +112,7 @@ def check_coordinates(
     Raises:
         BadInput: the study is wrong, has several cells, or does not allow one of the widths.
     """
-    from sweeplab.train.coordinates import coordinates, growth
+    from sweeplab.train.coordinates import Coordinate, coordinates, growth
 
     spec = read_study(file, overrides)
     data = study_dataset(spec)
@@ -126,7 +121,7 @@ def check_coordinates(
     for parametrization, factor in itertools.product(TABLE["parametrization"].choices, TIMES):
         changes = [*overrides, f"parametrization={parametrization}", f"n_embd={base * factor}"]
         models.append(_values_of(read_study(file, changes), data.sizes, cell))
-    rows: list[Coordinate] = []
+    rows = list[Coordinate]()
     for values in models:
         say(f"{values.parametrization}, n_embd {values.n_embd}")
         rows += coordinates(values, data.training(values), STEPS)
@@ -137,8 +132,12 @@ def check_coordinates(
     at_last = [row for row in powers if row["step"] == STEPS]
     at_last.sort(key=lambda row: math.inf if math.isnan(row["power"]) else abs(row["power"]))
     steepest = {row["parametrization"]: row for row in at_last}
-    sizes = [row._asdict() for row in rows]
-    return {"study": spec.name, "sizes": sizes, "powers": powers, "steepest": steepest}
+    return {
+        "study": spec.name,
+        "sizes": [row._asdict() for row in rows],
+        "powers": powers,
+        "steepest": steepest,
+    }
 
 
 def _values_of(spec: StudySpec, sizes: Sizes, cell: str | None) -> Hyperparameters:

@@ -18,9 +18,9 @@ from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 from sweeplab.model.accounting import n_params
-from sweeplab.model.transformer import candidate_logits
 from sweeplab.runs.generating import Writer, chosen, named
 from sweeplab.tracking.models import LoadedRun
+from sweeplab.train.evaluating import Evaluator, LossInputs
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,10 +139,11 @@ class Run(LoadedRun):
         lengths = self.tokenizer.byte_lengths()
         n_bytes = sum(int(lengths[token]) for token in ids if token < len(lengths))
         total = math.fsum(probabilities)
+        loss = -total / len(probabilities)
         return {
             "text": text,
-            "loss": -total / len(probabilities),
-            "perplexity": math.exp(-total / len(probabilities)),
+            "loss": loss,
+            "perplexity": math.exp(loss),
             "bits_per_byte": -total / math.log(2) / n_bytes,
             "log_probability": total,
             "tokens": [
@@ -180,11 +181,9 @@ class Run(LoadedRun):
     def outputs(self, split: Pairs) -> Iterator[tuple[Tensor, Batch]]:
         """Yield each batch of a split's pairs, in their order, with the logits [1, N, V] of the candidates."""
         objective = make_objective(split, self.values, self.own_special)
-        for made in objective.evaluation():
-            batch = changed(made, lambda part: torch.from_numpy(part)[None])
-            logits = self.model.transformer.logits(self.model.stacked, batch)
-            logits, targets = candidate_logits(logits, batch.targets, objective.n_candidates)
-            yield logits, batch._replace(targets=targets)
+        model = self.model.transformer
+        evaluation = Evaluator(model, model.losses, objective, None)
+        yield from evaluation.outputs(self.model.stacked, LossInputs((), None))
 
 
 def two_texts(text: str) -> tuple[str, str]:
@@ -193,8 +192,8 @@ def two_texts(text: str) -> tuple[str, str]:
     Raises:
         BadInput: there are no two.
     """
-    first, tab, second = text.partition("\t")
-    if not tab or not first.strip() or not second.strip():
+    first, _, second = text.partition("\t")
+    if not first.strip() or not second.strip():
         raise BadInput(
             Problem(f"there are no two texts in {text!r}", "a tab between two texts")
         )

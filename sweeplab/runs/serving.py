@@ -30,21 +30,18 @@ class ServedModel:
         Raises:
             BadInput: the tokenizer cannot encode a text, or a parameter is out of range.
         """
-        kind, texts = objective_of(self.run.values).learns, _texts(model_input)
+        if hasattr(model_input, "iloc"):
+            model_input = model_input.iloc[:, 0]
+        if isinstance(model_input, str):
+            model_input = [model_input]
+        texts = [str(text) for text in model_input]
+        kind = objective_of(self.run.values).learns
         if kind in WRITTEN:
             return [self.run.generate(text, **(params or {})) for text in texts]
         return [
             {name: row[name] for name in RETURNED.get(kind, row)}
             for row in self.run.predict(texts)
         ]
-
-
-def _texts(model_input: Any) -> list[str]:
-    if hasattr(model_input, "iloc"):
-        model_input = model_input.iloc[:, 0].tolist()
-    if isinstance(model_input, str):
-        return [model_input]
-    return [str(text) for text in model_input]
 
 
 def _load_pyfunc(path: str) -> ServedModel:
