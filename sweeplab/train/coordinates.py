@@ -25,8 +25,6 @@ from sweeplab.model.tracing import trace
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
-_DROPOUT = ("embedding_dropout", "attention_dropout", "residual_dropout")
-
 
 class Coordinate(NamedTuple):
     """The mean absolute output of a layer's weight, after `step` steps at a width."""
@@ -45,9 +43,18 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
     """
     check_transformer(ModelShape.of(values), "a coordinate check")
     values = values.replace(
-        **dict.fromkeys(_DROPOUT, 0.0), warmup_iters=0, lr_decay=False,
-        patience=None, compile=False, eval_interval=1, eval_tokens=1, eval_full=False, max_iters=n_steps,
-    )  # fmt: skip
+        embedding_dropout=0.0,
+        attention_dropout=0.0,
+        residual_dropout=0.0,
+        warmup_iters=0,
+        lr_decay=False,
+        patience=None,
+        compile=False,
+        eval_interval=1,
+        eval_tokens=1,
+        eval_full=False,
+        max_iters=n_steps,
+    )
     stack = Stack(values, tokens, tokens)
     stack.admit(TrainingRun("run", values))
     probe = make_objective(tokens, values).training(0, 0)

@@ -63,6 +63,11 @@ class Rates(NamedTuple):
         correction2 = (1.0 - numbers["beta2"] ** step) ** -0.5
         return cls(**numbers, correction1=correction1, correction2=correction2)
 
+    @classmethod
+    def of(cls, columns: Mapping[str, Tensor]) -> Rates:
+        """Return those among columns by name."""
+        return cls(**{name: columns[name] for name in cls._fields})
+
 
 def column(numbers: Float[Tensor, "K"], like: Tensor) -> Tensor:
     """Return one number per run [K, 1, …], which can be multiplied with rows, or a weight, like `like` [K, …]."""

@@ -63,8 +63,11 @@ def shape_key(values: Hyperparameters) -> ShapeKey:
             (name, value) for name, value in values.as_dict().items() if name != "seed"
         )
     dropped = tuple(kind for kind, rate in dropout_rates(values).items() if rate > 0)
-    program = {"drops": dropped, "smooths": values.label_smoothing > 0}
-    return (*((name, getattr(values, name)) for name in SHAPE), *program.items())
+    return (
+        *((name, getattr(values, name)) for name in SHAPE),
+        ("drops", dropped),
+        ("smooths", values.label_smoothing > 0),
+    )
 
 
 def dropout_rates(values: Hyperparameters) -> dict[str, float]:
@@ -119,11 +122,10 @@ def with_more_accumulation(values: Hyperparameters) -> Hyperparameters | None:
     from sweeplab.data.objectives import objective_of
 
     smallest = objective_of(values).per_loss
-    sizes = range(values.grad_accum + 1, values.batch_size + 1)
-    n_parts = next((n for n in sizes if values.batch_size % (n * smallest) == 0), None)
-    if n_parts is None:
-        return None
-    return values.replace(grad_accum=n_parts)
+    for n_parts in range(values.grad_accum + 1, values.batch_size + 1):
+        if values.batch_size % (n_parts * smallest) == 0:
+            return values.replace(grad_accum=n_parts)
+    return None
 
 
 # A function of a run's model, the batches of its evaluation and the evaluation's record.

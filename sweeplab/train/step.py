@@ -203,8 +203,7 @@ class TrainStep:
         norms = gradient_norms(gradient)
         clip_(gradient, norms, columns["limit"].float())
         state = {name: rows[name] for name in self.optimizer.buffers()}
-        rates = Rates(**{name: columns[name] for name in Rates._fields})
-        self.optimizer.update_(rows["weights"], gradient, state, rates)
+        self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
         rows["loss"].add_(losses[:, None])
         rows["norm"].add_(norms[:, None])
 
@@ -282,7 +281,7 @@ class StagedStep:
 
 def bucket(n_live: int, capacity: int) -> int:
     """Return the number of rows that a step of n_live runs computes: the next power of two, at most the capacity."""
-    return int(min(capacity, 1 << (n_live - 1).bit_length()))
+    return min(capacity, 1 << (n_live - 1).bit_length())
 
 
 class LayerNorms:
