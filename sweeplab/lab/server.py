@@ -266,7 +266,7 @@ class Server:
         # Its process id may belong to another process since.
         if then is None or then.boot != now.boot:
             self._pid_file.unlink(missing_ok=True)
-        self._write_start(now)
+        write_json(self._start_file, now)
         self._write_service(host, port)
         listen = "*" if host in EVERYWHERE else host
         kind, ssl = ("hostssl", "on") if is_open else ("host", "off")
@@ -291,14 +291,11 @@ class Server:
             return
         self._start_file.unlink()
         if then:  # what failed is not kept
-            self._write_start(then)
+            write_json(self._start_file, then)
         output = GrowingFile(self.log, before).new_lines().decode(errors="replace")
         why = re.search(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", output)
         what = why[1] if why else "see its log"
         raise BadInput(f"the lab's storage does not start: {what} ({self.log})")
-
-    def _write_start(self, start: ServerStart) -> None:
-        write_json(self._start_file, start)
 
     def stop(self) -> bool:
         """Stop the server cleanly; return whether it was running.
