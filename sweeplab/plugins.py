@@ -315,19 +315,14 @@ def add(kind: str, name: str, part: Any) -> None:
     table = table_of(kind)
     if name in table and (kind, name) not in _names_added():
         raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
-    is_missing = isinstance(part, NotImported)
     if kind == "hyperparameter":
-        row = part
-        if is_missing:
-            about = "A plugin's, which was not imported"
-            row = Hyperparameter(name, "training", "float", 0.0, about)
-        add_row(row)
+        add_row(part)
     elif kind == "activation":
         from sweeplab.model.shape import Activation
 
         table[name] = Activation(part)
     # Else nobody knows it: runs are shown by its name.
-    elif kind != "objective" or not is_missing:
+    elif kind != "objective" or not isinstance(part, NotImported):
         table[name] = part
     if kind in _CHOSEN:
         row = TABLE[_CHOSEN[kind]]
@@ -349,16 +344,18 @@ def add_names(
     """
     from pydantic import TypeAdapter  # slow to import
 
-    known = _names_added()
     for name in provides.get("hyperparameter", ()):
-        with suppress(TypeError, ValueError):  # a damaged row is one that is not known
-            if name in rows and name not in TABLE:
-                row = TypeAdapter(Hyperparameter).validate_python({**rows[name], "name": name})
-                row.check(row.sample)
-                add("hyperparameter", name, row)
+        about = "A plugin's, which was not imported"
+        row = Hyperparameter(name, "training", "float", 0.0, about)
+        with suppress(KeyError, TypeError, ValueError):  # no row was recorded, or a damaged one
+            known = TypeAdapter(Hyperparameter).validate_python({**rows[name], "name": name})
+            known.check(known.sample)
+            row = known
+        if name not in TABLE:
+            add("hyperparameter", name, row)
     for kind in KINDS:
         for name in provides.get(kind, ()):
-            if (kind, name) not in known and name not in table_of(kind):
+            if (kind, name) not in _names_added() and name not in table_of(kind):
                 add(kind, name, NotImported(kind, name))
 
 

@@ -23,8 +23,9 @@ from sweeplab.train.run import REQUIREMENTS, row_lengths, train_flops, train_tok
 Values = Mapping[str, Any]
 
 
+@lru_cache(maxsize=2)
 def facts(values: Hyperparameters) -> Facts:
-    """Compute the facts of a run from its effective hyperparameters."""
+    """Compute the facts of a run from its effective hyperparameters; each constraint asks for them in turn."""
     shape = ModelShape.of(values)
     return Facts(
         accounting.n_params(shape),
@@ -45,10 +46,6 @@ def iterations(values: Hyperparameters, sizes: DataSizes) -> int:
     return min(int(TABLE["max_iters"].high or 1), max(1, int(-(-rows // values.batch_size))))
 
 
-# Caches the facts of the last values: each constraint asks for them in turn.
-_last_facts = lru_cache(maxsize=2)(facts)
-
-
 def evaluate(expression: Expression, values: Values) -> Any:
     """Evaluate an expression over hyperparameters and facts.
 
@@ -60,7 +57,7 @@ def evaluate(expression: Expression, values: Values) -> Any:
     if not expression.names & FACTS.keys():
         return expression.value(values)
     try:
-        known = {**values, **_last_facts(Hyperparameters.of(values))._asdict()}
+        known = {**values, **facts(Hyperparameters.of(values))._asdict()}
     except (ArithmeticError, TypeError) as error:
         raise ValueError(f"{expression.text!r} cannot be evaluated: {error}") from error
     return expression.value(known)
@@ -146,21 +143,19 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
         if isinstance(entry, Derived)
     ]
     for shape in SHAPE_REQUIREMENTS:
-        names = shape.names.split()
-        rule = Rule(shape.text, spec.place(*names), frozenset(names), partial(_meets, shape))
+        needed = shape.names.split()
+        rule = Rule(shape.text, spec.place(*needed), frozenset(needed), partial(_meets, shape))
         every.append(rule)
+    texts = [*REQUIREMENTS]
     if spec.place("head_dim") == NOWHERE:
-        every.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
+        texts.append("n_embd % n_head == 0")
     if sizes:
-        every.append(
-            _expression_rule(f"vocab_size >= {sizes.vocab_size}", spec.place("vocab_size"))
-        )
-    every += [
-        _expression_rule(text, spec.place(*sorted(Expression(text).names)))
-        for text in REQUIREMENTS
-    ]
-    for text, names, meets in _data_rules(spec, sizes):
-        every.append(Rule(text, spec.place(*names), frozenset(names), meets))
+        texts.append(f"vocab_size >= {sizes.vocab_size}")
+    for text in texts:
+        names = sorted(Expression(text).names, reverse=True)
+        every.append(_expression_rule(text, spec.place(*names)))
+    for text, needed, meets in _data_rules(spec, sizes):
+        every.append(Rule(text, spec.place(*needed), frozenset(needed), meets))
     every += [
         _expression_rule(condition.text, ("constraints", index))
         for index, condition in enumerate(spec.constraints)

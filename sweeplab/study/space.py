@@ -105,14 +105,13 @@ class Space:
         self.given = defaults() | spec.fixed | cell.values
         derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
         self._auto = {name for name in ("objective", "vocab_size") if self.given[name] == AUTO}
-        sets_length = {
+        # What determines the steps of a run comes before all that is computed from them.
+        self._lengths = {
             name for name in LENGTHS_OF if self.given[name] is not None or name in spec.search
         }
-        if sets_length:
+        if self._lengths:
             self._auto.add("max_iters")
         self._auto -= derived
-        # What determines the steps of a run comes before all that is computed from them.
-        self._lengths = sets_length if "max_iters" in self._auto else set()
         self.given = self._settled(self.given)
         # The names whose values differ between trials of the cell, and the values that are the same.
         self._varying = set[str]()

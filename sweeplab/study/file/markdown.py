@@ -25,8 +25,6 @@ from sweeplab.study.file.entries import (
 from sweeplab.study.file.parse import file_text
 from sweeplab.study.problems import LENGTHS
 
-MOST_SAID = 300  # characters of a notice
-
 # Headings in lower case, without markup. Among several columns of values the first matching pattern decides.
 _NAME_HEADING = re.compile(
     r"(hyper[- ]?)?param(eter)?s?( name)?|names?|keys?|settings?|options?|arguments?"
@@ -56,8 +54,7 @@ class MarkdownTables:
 
     def say(self, line: int, what: str, allowed: str = "", near: str = "") -> None:
         """Add a notice about a line."""
-        notice = f"line {line}: {Problem(what, allowed, near)}"
-        self.notices.append(on_one_line(notice)[:MOST_SAID])
+        self.notices.append(on_one_line(f"line {line}: {Problem(what, allowed, near)}"))
 
 
 def read_tables(path: Path) -> MarkdownTables:

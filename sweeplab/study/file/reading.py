@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import json_ready
 from sweeplab.study.file.check import study_from
 from sweeplab.study.file.parse import file_text, parse
 from sweeplab.study.file.resolve import FindRun, no_run, resolve
@@ -73,13 +74,7 @@ def read_plain(
 ) -> StudySpec:
     """Read a study from plain values instead of a file, as `read_study` does."""
     # As in a file: tuples are lists, paths texts.
-    plain = json.loads(json.dumps(document, default=_plain))
+    plain = json.loads(json.dumps(json_ready(document), default=str))
     problems = Problems()
     resolve(plain, problems, overrides, allow_plugins, find_run)
     return study_from(plain, problems)
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):  # a number of NumPy
-        return value.item()
-    return str(value)
