@@ -81,9 +81,12 @@ def judge(
     if lacking:
         return Verdict(lacking.code, lacking.facts, NOT_IDENTIFIED)
     tolerance = TOLERANCES[kind]
-    far, width, form = max(high - value, value - low), high - low, "{:.2g}"
+    far = max(high - value, value - low)
+    width = high - low
+    form = "{:.2g}"
     if tolerance.is_factor:
-        far, width = math.exp(min(far, 50.0)), math.exp(min(width, 100.0))
+        far = math.exp(min(far, 50.0))
+        width = math.exp(min(width, 100.0))
         form = "a factor {:.3g}"
     needed = form.format(tolerance.identified)
     if far > tolerance.weak:
@@ -249,8 +252,9 @@ class Assessment:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Return what speaks against the numbers, one sentence each."""
-        law, points, reasons = self.law, self.points, list[Reason](self.doubts)
-        path = path_of(points)
+        law = self.law
+        reasons = list[Reason](self.doubts)
+        path = path_of(self.points)
         if path and len(law.columns) == 1 and law.columns[0] in ("params", "tokens"):
             reasons.append(Reason("path", {"law": law.name, "path": path.words}))
         return tuple(reason.words for reason in reasons)
@@ -261,7 +265,8 @@ class Assessment:
 
         `seeds` is one seed's spread, `tuning` the excess of a point, `left` the noise of a run about the law.
         """
-        facts, spread = {"left": interval(self.fit.draws.sigma)}, self.raw.seed_spread
+        facts = {"left": interval(self.fit.draws.sigma)}
+        spread = self.raw.seed_spread
         if spread is not None:
             from scipy.special import chdtri
 
@@ -279,7 +284,8 @@ class Assessment:
 
     def as_dict(self) -> Plain:
         """Return it as plain values; numbers that are not identified have no value."""
-        law, held_out = self.law, hold_out(self.points, self.law)
+        law = self.law
+        held_out = hold_out(self.points, self.law)
         parameters: Plain = {}
         derived: Plain = {}
         for estimate in self.estimates:
@@ -358,7 +364,7 @@ class Forecast:
     low: float
     high: float
     verdict: Verdict
-    regret: float = 0.0
+    regret: float
 
 
 def predict(
@@ -372,14 +378,17 @@ def predict(
     Raises:
         BadInput: the point lacks a column that the law uses, or it lies off the path that the law holds along.
     """
-    points, law, fit = assessment.points, assessment.law, assessment.fit
+    points = assessment.points
+    law = assessment.law
+    fit = assessment.fit
     missing = [name for name in law.columns if name not in at]
     if missing:
         raise BadInput(f"{law.name} needs {' and '.join(missing)} too")
     for name in law.columns:
         if not 0 < at[name] < math.inf:
             raise BadInput(f"{name} {at[name]:g} is not the size of a run; it must be positive")
-    quantity, path = loss_at(law, at), path_of(points)
+    quantity = loss_at(law, at)
+    path = path_of(points)
     if path and len(law.columns) == 1 and path.misses(at):
         why = f"the law holds along one path, {path.words}, and this run lies off it"
         raise BadInput(f"{quantity.meaning} cannot be forecast: {why}")

@@ -34,7 +34,8 @@ SHARE_ABOVE, SHARE_BELOW = 0.2, 0.5  # of the rows
 
 def _whitened(fitted: Fit, columns: Array) -> Array:
     """Columns [n, m] in rows of equal and independent noise, by the fit's tilt and sharing."""
-    z, groups = np.log(fitted.rows[fitted.tilted_by]), fitted.groups
+    z = np.log(fitted.rows[fitted.tilted_by])
+    groups = fitted.groups
     tilt = np.exp(-np.median(fitted.draws.tilt) * (z - z.mean()))
     scaled: Array = columns * (np.sqrt(fitted.weights) * tilt)[:, None]
     if groups is None:
@@ -80,7 +81,9 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     left = columns - basis @ (basis.T @ columns)
     residual = residual - basis @ (basis.T @ residual)
     lengths = np.linalg.norm(left, axis=0)
-    k, freedom, total = len(lengths), points.n - p - len(lengths), residual @ residual
+    k = len(lengths)
+    freedom = points.n - p - k
+    total = residual @ residual
     # Else the law contains the departure.
     is_seen = lengths > 1e-6 * np.linalg.norm(columns, axis=0)
     if not is_seen.all() or freedom < 1 or total <= 0:
@@ -147,7 +150,8 @@ def hold_out(points: Points, law: Law) -> HoldOut:
     fewest = max(len(law.parameters) + 2, math.ceil(SHARE_BELOW * points.n))
     most = points.n - max(2, math.ceil(SHARE_ABOVE * points.n))
     for value in np.unique(logs)[::-1]:
-        few, larger = points.only(logs <= value), points.only(logs > value)
+        few = points.only(logs <= value)
+        larger = points.only(logs > value)
         columns = [np.log(few.columns[name]).round(6) for name in law.columns]
         if (
             not fewest <= few.n <= most

@@ -131,17 +131,16 @@ _NOTHING = "- ? nan none null na n/a inf -inf +inf tbd diverged diverge oom fail
 
 @dataclass(frozen=True)
 class Column:
-    """A role's numbers, [n], NaN if missing; `words` describe it; a `factor` of 1 is how a user confirms it."""
+    """A role's numbers, [n], NaN if missing; `words` describe it; a `factor` of 1 is how a user confirms it.
+
+    `says_unit` is whether a factor or the column's name says in which unit the numbers are.
+    """
 
     name: str
     words: str
     values: Array
     factor: float | None
-
-    @property
-    def says_unit(self) -> bool:
-        """Return whether a factor or the column's name says in which unit the numbers are."""
-        return self.words != f"column {self.name}"
+    says_unit: bool = True
 
 
 def pairs_of(
@@ -197,7 +196,8 @@ def role_columns(
     Raises:
         BadInput: no column is the loss.
     """
-    columns, named = dict(asked), {named_column(name, known)[0] for name in asked.values()}
+    columns = dict(asked)
+    named = {named_column(name, known)[0] for name in asked.values()}
     free = [name for name in known if name not in named and name not in taken]
     for role, others in OTHER_NAMES.items():
         called = {_called(_unit(name, role)[0]): name for name in reversed(free)}
@@ -258,7 +258,8 @@ def read_columns(
                 Problem(f"{source}: column {name!r} is both {others[0]} and {role}")
             )
             continue
-        unit, words = 1.0, f"column {asked}"
+        unit = 1.0
+        words = f"column {asked}"
         if not factor:
             unit = _unit(name, role)[1]
         if unit != 1:
@@ -266,11 +267,13 @@ def read_columns(
         values, bad = numbers_of(frame[name], unit)
         what = _NO_NUMBER
         if not bad.any():
-            bad, what = values <= 0, "not positive"
+            bad = values <= 0
+            what = "not positive"
         if bad.any():
             wrong = fault(frame[name], bad, what)
             problems.append(Problem(f"{source}: column {name!r} ({role}): {wrong}"))
-        read[role] = Column(name, words, values * (factor or 1.0), factor)
+        says_unit = bool(factor) or unit != 1
+        read[role] = Column(name, words, values * (factor or 1.0), factor, says_unit)
     if problems:
         raise BadInput(*problems)
     if "tokens" not in columns and {"params", "flops"} <= read.keys():
@@ -287,7 +290,8 @@ def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, s
     name, star, text = asked.rpartition("*")
     if asked in known or not star:
         return asked, None, "" if asked in known else f"no column {asked!r}"
-    name, factor = name.strip(), number_in(text)
+    name = name.strip()
+    factor = number_in(text)
     if not 0 < (factor or 0) < np.inf:
         return name, None, f"{text!r} is no factor for column {name!r}"
     return name, factor, "" if name in known else f"no column {name!r}"
@@ -301,7 +305,8 @@ def _unit(name: str, role: str) -> tuple[str, float]:
     match = _LAST.fullmatch(name)
     if not match:
         return name, 1.0
-    unit, sizes = match["unit"], _SIZES
+    unit = match["unit"]
+    sizes = _SIZES
     if role == "flops":
         sizes = _FLOPS
     size = sizes.get(unit) or sizes.get(unit.lower())
@@ -320,8 +325,10 @@ def numbers_of(column: pd.Series[Any], unit: float = 1.0) -> tuple[Array, NDArra
 
 def fault(column: pd.Series[Any], bad: NDArray[np.bool_], what: str = _NO_NUMBER) -> str:
     """Say which cells, given by a mask, are no number, or are what they must not be."""
-    cells, more = column[bad], ""
-    text, at = str(cells.iloc[0]), cells.index[0]
+    cells = column[bad]
+    more = ""
+    text = str(cells.iloc[0])
+    at = cells.index[0]
     if len(text) > _LONGEST_SHOWN:
         text = f"{text[:_LONGEST_SHOWN]}…"
     if len(cells) > 1:
@@ -367,7 +374,8 @@ def check_plausible(
             )
     for role, values in asked.items():
         least, most = PLAUSIBLE[role]
-        number, name = values.min(), columns[role].name
+        number = values.min()
+        name = columns[role].name
         if number >= least and role != "loss":
             number = values.max()
         if columns[role].factor is None and not least <= number <= most:

@@ -156,7 +156,8 @@ class _Model:
         self.mean_lowest, self.variance_lowest, self.gap, self.gap_square, self.freedom = (
             moments.T
         )
-        self.kept, rows = [], []  # of rows the cell, the seed and the mean
+        self.kept = []
+        rows = []  # the cell, the seed and the mean
         for at, (cell, count) in enumerate(zip(cells, self.n_lowest, strict=True)):
             lowest = sorted(cell.losses, key=_mean_of)[:count]
             self.kept.append(lowest)
@@ -194,7 +195,8 @@ class _Model:
         effects = dict.fromkeys(self.seeds, 0.0)
         effects |= dict(zip(self.seeds[1:], (self.solve @ self.means)[self.n :], strict=False))
         center = np.mean([effects[seed] for seed in self.row_seeds])
-        best, gaps = np.zeros(self.n), np.zeros(self.n)
+        best = np.zeros(self.n)
+        gaps = np.zeros(self.n)
         for at, kept in enumerate(self.kept):
             means = [
                 np.mean([loss - effects[seed] + center for seed, loss in each.items()])
@@ -209,7 +211,8 @@ class _Model:
         """Return the estimates of simulated tables whose cells do not differ, from both variances, [B, C]."""
         n = len(trial)
         means = random.standard_normal((n, len(self.means))) * np.sqrt(residual @ self.member.T)
-        best, gaps = means @ self.solve[: self.n].T, np.zeros((n, self.n))
+        best = means @ self.solve[: self.n].T
+        gaps = np.zeros((n, self.n))
         if self.is_searched:
             for at, (n_trials, count) in enumerate(
                 zip(self.n_trials, self.n_lowest, strict=True)
@@ -220,7 +223,8 @@ class _Model:
         return self._estimated(best, gaps, means)
 
     def _estimated(self, best: Array, gaps: Array, means: Array) -> _Estimates:
-        measured, known = self.freedom > 0, self.seed_freedom > 0
+        measured = self.freedom > 0
+        known = self.seed_freedom > 0
         sd = np.divide(gaps, self.gap, out=np.zeros_like(gaps), where=measured)
         squares = (means @ self.residual) ** 2 @ self.member
         residual = np.divide(
@@ -242,7 +246,8 @@ class _Model:
         effect = np.zeros_like(difference)
         if self.is_searched:
             trial, trial_freedom = _pooled(estimates.trial_variance, self.freedom)
-            effect, of_trials = self.selection_effect(trial), self.variance_lowest * trial
+            effect = self.selection_effect(trial)
+            of_trials = self.variance_lowest * trial
             variance = variance + of_trials[..., self.first] + of_trials[..., self.second]
             parts = of_trials**2 / trial_freedom
             part = part + parts[..., self.first] + parts[..., self.second]
@@ -288,10 +293,8 @@ def compare(
 
     model = _Model(cells, pairs, is_searched)
     estimates = model.estimates()
-    selection, tested_on = (
-        "each cell's one trial, without a search",
-        "the same seeds' validation losses",
-    )
+    selection = "each cell's one trial, without a search"
+    tested_on = "the same seeds' validation losses"
     if model.is_searched:
         fewest, most = min(model.n_trials), max(model.n_trials)
         many = f"{fewest} to {most}" if fewest < most else str(most)
@@ -306,7 +309,8 @@ def compare(
     elif model.is_searched and not model.freedom.any():
         why = ONE_TRIAL
     if why or not pairs:
-        effect, none = np.zeros(len(pairs)), np.full(len(pairs), np.nan)
+        effect = np.zeros(len(pairs))
+        none = np.full(len(pairs), np.nan)
         if model.freedom.any():
             effect = model.selection_effect(_pooled(estimates.trial_variance, model.freedom)[0])
         unknown = replace(evidence, tested_on="", verdict=UNKNOWN, why=why)
@@ -349,10 +353,4 @@ def _moments(n_trials: int, count: int) -> tuple[float, ...]:
         return first.mean(), first.var(), 1.0, 1.0, 0.0
     gaps = (drawn - drawn[:, :1]).sum(1)
     varied = gaps.var() / gaps.mean() ** 2
-    return (
-        first.mean(),
-        first.var(),
-        gaps.mean(),
-        1 + varied,
-        1 / (2 * varied),
-    )
+    return first.mean(), first.var(), gaps.mean(), 1 + varied, 1 / (2 * varied)

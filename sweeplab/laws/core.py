@@ -101,12 +101,7 @@ def interval(draws: Array) -> tuple[float, float, float]:
     return float(middle), float(low), float(high)
 
 
-def fit_law(
-    loss: Array,
-    design: Design,
-    priors: Sequence[Prior],
-    noise: RowErrors,
-) -> Draws:
+def fit_law(loss: Array, design: Design, priors: Sequence[Prior], noise: RowErrors) -> Draws:
     """Return the posterior of a law of `loss`, [n], whose columns are `design` of the shape parameters.
 
     There must be more rows than scales.
@@ -129,8 +124,11 @@ class _Problem:
     def __init__(
         self, y: Array, design: Design, priors: Sequence[Prior], noise: RowErrors
     ) -> None:
-        self.y, self.design, self.priors = y, design, priors
-        self.n, self.z = len(y), noise.tilt
+        self.y = y
+        self.design = design
+        self.priors = priors
+        self.n = len(y)
+        self.z = noise.tilt
         self.base = np.sqrt(noise.weights)
         self.order: NDArray[np.intp] | None = None  # of the rows by group, where some share one
         self.n_bounded = len(priors)
@@ -170,7 +168,8 @@ class _Problem:
         gram = whole.transpose(0, 2, 1) @ whole
         log_v = -2 * np.log(root_weight).sum(1)
         if self.order is not None:
-            sums, sizes = np.add.reduceat(whole[:, self.order], self.begins, axis=1), self.sizes
+            sums = np.add.reduceat(whole[:, self.order], self.begins, axis=1)
+            sizes = self.sizes
             between = r[:, None] / (1 - r[:, None] + r[:, None] * sizes)
             gram = (gram - sums.transpose(0, 2, 1) @ (between[:, :, None] * sums)) / (1 - r)[
                 :, None, None
@@ -180,7 +179,8 @@ class _Problem:
             ).sum(1)
         root = _cholesky(gram)
         rss = root[:, -1, -1] ** 2 + self.n * _DIGITS**2
-        inner, beside = root[:, :-1, :-1], root[:, -1, :-1]
+        inner = root[:, :-1, :-1]
+        beside = root[:, -1, :-1]
         scales = np.linalg.solve(inner.transpose(0, 2, 1), beside[:, :, None])[:, :, 0]
         density = (
             -(self.n - inner.shape[1]) / 2 * np.log(rss) - log_v / 2 - _half_log_det(inner)
@@ -213,7 +213,9 @@ class _Problem:
         count = int(np.clip(_AT_ONCE / self.n, _FEWEST, _STAGE))
         u = random.logistic(size=(2 * count, self.n_bounded + 1))  # the priors
         u[:, -1] = random.standard_normal(2 * count)
-        base, marginal, temperature = np.zeros(len(u)), self.marginal(u), 0.0
+        base = np.zeros(len(u))
+        marginal = self.marginal(u)
+        temperature = 0.0
         for stage in range(60):  # tables of exact losses take about 30
             likelihood = marginal.log_density
             is_positive = (marginal.scales > 0).all(1)
@@ -230,7 +232,8 @@ class _Problem:
             mean = weights @ u
             spread = (weights[:, None] * (u - mean)).T @ (u - mean) + 1e-9 * np.eye(len(mean))
             u, log_q = _student(mean, spread, count, random)
-            base, marginal = self.log_prior(u) - log_q, self.marginal(u)
+            base = self.log_prior(u) - log_q
+            marginal = self.marginal(u)
         return u, weights, marginal
 
 

@@ -55,7 +55,9 @@ class Tuning:
     @property
     def doubts(self) -> list[Doubt]:
         """Return why every number of these points is weak at best; empty if they were tuned well each by itself."""
-        points, how, doubts = self.points, self.points.tuned, []
+        points = self.points
+        how = points.tuned
+        doubts = []
         if self.record is not None and how == EACH:
             drift = float(np.quantile(np.ptp(self._drifts(self.record), axis=1), LEVEL))
             if drift > _DRIFT:
@@ -195,11 +197,8 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
         facts = {"chance": form.chance, "direction": form.direction}
         doubts.append(Doubt("form", facts, is_bent=True))
     if fitted.sigma > LARGE:
-        facts = {
-            "sigma": fitted.sigma,
-            "usual": LARGE,
-            "columns": listed([*fitted.law.columns]),
-        }
+        columns = listed([*fitted.law.columns])
+        facts = {"sigma": fitted.sigma, "usual": LARGE, "columns": columns}
         doubts.append(Doubt("large", facts))
     return doubts
 

@@ -58,7 +58,8 @@ class Fit:
 
     def gradient(self, sizes: Sizes) -> tuple[Array, Array]:
         """Return the derivatives of the log loss at the best draw: by parameters, [n, p], and departures, [n, k]."""
-        law, slopes = self.law, []
+        law = self.law
+        slopes = []
         at = {**self.best, **dict.fromkeys(law.departures_of, np.zeros(1))}
         at |= {
             f"center of {name}": np.log(self.rows[name]).mean(keepdims=True)
@@ -75,7 +76,7 @@ class Fit:
         return np.stack(slopes[:n_parameters], 1), np.stack(slopes[n_parameters:], 1)
 
     def errors(
-        self, random: np.random.Generator, at: Mapping[str, float], weight: float = 1.0
+        self, random: np.random.Generator, at: Mapping[str, float], weight: float
     ) -> Array:
         """Return draws of the log of a new run's loss over the law's, [S], at a point that may name its tokens."""
         z = 0.0
@@ -97,7 +98,8 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
     logs = {name: np.log(rows[name]) for name in law.columns}
     center = {name: log.mean() for name, log in logs.items()}
     centered = {name: log - center[name] for name, log in logs.items()}
-    tilt, groups = np.log(rows[tilted_by]), groups_of(points)
+    tilt = np.log(rows[tilted_by])
+    groups = groups_of(points)
     errors = RowErrors(tilt - tilt.mean(), groups, points.weights)
     draws = fit_law(rows["loss"], law.design(centered, is_bent), law.priors(is_bent), errors)
     values = {"E": draws.scales[:, 0]}
@@ -111,15 +113,7 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
             f"center of {name}": np.full(len(draws.sigma), each)
             for name, each in center.items()
         }
-    return Fit(
-        law,
-        draws,
-        values,
-        rows,
-        points.weights,
-        tilted_by,
-        groups,
-    )
+    return Fit(law, draws, values, rows, points.weights, tilted_by, groups)
 
 
 def groups_of(points: Points) -> Index | None:

@@ -92,7 +92,8 @@ class Law:
                 np.ones(np.broadcast_shapes(logs[self.columns[0]].shape, (len(shapes), 1)))
             ]
             for place, term in enumerate(self.terms):
-                x, power = logs[term.column], shapes[:, [self.exponents.index(term.exponent)]]
+                x = logs[term.column]
+                power = shapes[:, [self.exponents.index(term.exponent)]]
                 fall = power * x
                 if is_bent:
                     # The integral of tanh(x) / 2, without overflow.
@@ -111,7 +112,8 @@ class Law:
         """Return the loss, [S, n], of rows of these columns, each [n] or [S, n]; `values` may be a bent form's."""
         names = [name for name in self.departures_of if name in values]
         shapes = np.stack([values[name] for name in (*self.exponents, *names)], 1)
-        logs, scales = {}, [values["E"]]
+        logs = {}
+        scales = [values["E"]]
         for term in self.terms:
             center = values.get(f"center of {term.column}", np.zeros(1))
             logs[term.column] = np.log(sizes[term.column]) - center[:, None]
@@ -121,11 +123,9 @@ class Law:
         ]
 
 
-_N, _D, _C = (
-    PowerTerm("A", "alpha", "params"),
-    PowerTerm("B", "beta", "tokens"),
-    PowerTerm("A", "alpha", "flops"),
-)
+_N = PowerTerm("A", "alpha", "params")
+_D = PowerTerm("B", "beta", "tokens")
+_C = PowerTerm("A", "alpha", "flops")
 _KAPLAN = (
     "Kaplan et al. 2020, Scaling laws for neural language models; E is fitted, theirs is 0"
 )
@@ -242,7 +242,8 @@ def optimum_of(law: Law, budget: float, per_param_token: float) -> list[Quantity
         n = np.exp(log_n_opt(law, values, log_nd))[:, None]
         return np.log(law.loss(values, {"params": n, "tokens": math.exp(log_nd) / n}))[:, 0]
 
-    both, at = ("params", "tokens"), f"{budget:.3g} FLOPs"
+    both = ("params", "tokens")
+    at = f"{budget:.3g} FLOPs"
     quantities = [
         Quantity(
             RATIO,

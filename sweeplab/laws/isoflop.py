@@ -89,7 +89,8 @@ def isoflop(
 
 def _budgets(points: Points) -> list[Index]:
     """The rows of each budget with enough sizes, in the order of the budgets."""
-    log_c, log_n = np.log(points.columns["flops"]), np.log(points.columns["params"])
+    log_c = np.log(points.columns["flops"])
+    log_n = np.log(points.columns["params"])
     order = np.argsort(log_c, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(log_c[order]) > 0.01) + 1)
     return [rows for rows in groups if len(np.unique(log_n[rows].round(4))) >= SIZES]
@@ -97,17 +98,16 @@ def _budgets(points: Points) -> list[Index]:
 
 def _minimum(points: Points, rows: Index, searched: Searched, c: int) -> Plain:
     """A budget with its minimum, None where that is not seen, and its curve over the rows that count."""
-    surface, best = searched.surface, searched.cell(c)
+    surface = searched.surface
+    best = searched.cell(c)
     counts = surface.used & (surface.runs.cell == c)
     # Where no row is near enough to the budget's best, its curve is of all rows, and no minimum is seen.
     is_seen = counts.any() and not best["edge"]
     if not counts.any():
         counts = surface.runs.cell == c
-    x, middle, bend = (
-        surface.runs.x[counts, 0],
-        math.log(best["value"]),
-        np.median(surface.bend),
-    )
+    x = surface.runs.x[counts, 0]
+    middle = math.log(best["value"])
+    bend = np.median(surface.bend)
     level = (surface.runs.y[counts] - bend * (x - middle) ** 2 / 2).mean()
     sizes = np.linspace(x.min(), x.max(), 40)
     loss = np.exp(level + bend * (sizes - middle) ** 2 / 2)

@@ -78,7 +78,8 @@ def of_points(points: Points, budget: float) -> Candidates:
         raise BadInput(
             f"the next runs are chosen by params and tokens; the table has no {missing}"
         )
-    n, path = points.columns["params"], path_of(points)
+    n = points.columns["params"]
+    path = path_of(points)
     ratio = points.columns["tokens"] / n
     ratios = np.geomspace(ratio.min(), ratio.max(), 9)
     if path:
@@ -107,23 +108,23 @@ class NextRuns:
     def as_dict(self) -> Plain:
         """Return it as plain values; a half width is a factor if the quantity is a log."""
         now, then = shown(self.quantity.kind, (self.now, self.then))
+        candidates, counts = self.candidates, self.counts
         runs = []
-        for place in np.flatnonzero(self.counts):
-            sizes = {
-                name: self.candidates.columns[name][place] for name in ("params", "tokens")
+        for place in np.flatnonzero(counts):
+            run: Plain = {
+                "params": candidates.columns["params"][place],
+                "tokens": candidates.columns["tokens"][place],
+                "times": int(counts[place]),
+                "flops": counts[place] * candidates.cost[place],
             }
-            run: Plain = sizes | {
-                "times": int(self.counts[place]),
-                "flops": self.counts[place] * self.candidates.cost[place],
-            }
-            if self.candidates.cells:
-                run["cell"] = dict(self.candidates.cells[place])
+            if candidates.cells:
+                run["cell"] = dict(candidates.cells[place])
             runs.append(run)
         return {
             "quantity": self.quantity.name,
             "budget_flops": self.budget,
-            "spent_flops": self.counts @ self.candidates.cost,
-            "n_runs": int(self.counts.sum()),
+            "spent_flops": counts @ candidates.cost,
+            "n_runs": int(counts.sum()),
             "runs": runs,
             "half_width": {
                 "is_factor": TOLERANCES[self.quantity.kind].is_factor,
@@ -162,23 +163,19 @@ def next_runs(
     Raises:
         BadInput: the law has no such number, or no candidate tells more.
     """
-    fitted, points, quantity = (
-        assessment.fit,
-        assessment.points,
-        find_quantity(assessment, name),
-    )
-    budget = flops
-    if budget is None:
-        budget = (points.columns["flops"] * points.weights).sum() / 2
-    candidates = (candidates or of_points(points, budget)).like(points, budget)
-    counts = _chosen(fitted, quantity, candidates, budget)
+    fitted, points = assessment.fit, assessment.points
+    quantity = find_quantity(assessment, name)
+    if flops is None:
+        flops = (points.columns["flops"] * points.weights).sum() / 2
+    candidates = (candidates or of_points(points, flops)).like(points, flops)
+    counts = _chosen(fitted, quantity, candidates, flops)
     if not counts.any():
         raise BadInput(
-            f"no candidate within {budget:.3g} FLOPs makes {quantity.name} more certain"
+            f"no candidate within {flops:.3g} FLOPs makes {quantity.name} more certain"
         )
     now = _half_width(fitted, quantity)
     then = _imagined(points, fitted, quantity, candidates, counts)
-    return NextRuns(quantity, budget, candidates, counts, now, then)
+    return NextRuns(quantity, flops, candidates, counts, now, then)
 
 
 def _chosen(fitted: Fit, quantity: Quantity, candidates: Candidates, budget: float) -> Array:
@@ -187,8 +184,10 @@ def _chosen(fitted: Fit, quantity: Quantity, candidates: Candidates, budget: flo
     losses = np.log(fitted.loss(candidates.columns))
     away = losses - losses.mean(0)
     count = len(number)
-    covariance, shared = away.T @ away / count, (number - number.mean()) @ away / count
-    variance, noise = number.var(), fitted.sigma**2 / candidates.weight
+    covariance = away.T @ away / count
+    shared = (number - number.mean()) @ away / count
+    variance = number.var()
+    noise = fitted.sigma**2 / candidates.weight
     counts = np.zeros(len(candidates.cost))
     left = budget
     for _ in range(MOST_RUNS):
@@ -215,7 +214,8 @@ def _imagined(
     random = np.random.default_rng(0)
     rows = np.repeat(np.flatnonzero(counts), counts[counts > 0].astype(int))
     columns = {name: column[rows] for name, column in candidates.columns.items()}
-    losses, halves = fitted.loss(columns), []
+    losses = fitted.loss(columns)
+    halves = []
     for draw in random.choice(len(losses), 5, replace=False):
         noise = fitted.draws.sigma[draw] / math.sqrt(candidates.weight)
         loss = losses[draw] * np.exp(noise * random.standard_normal(len(rows)))

@@ -130,7 +130,8 @@ class Points:
 
     def only(self, keep: Rows | Index, why: str = "") -> Points:
         """Return the points of some rows, given as a mask or as indices; the others are counted if it is said why."""
-        at, points = np.arange(self.n)[keep], self
+        at = np.arange(self.n)[keep]
+        points = self
         if why:
             points = self.left_out(why, self.n - len(at))
         return replace(
@@ -148,11 +149,9 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         BadInput: a column that is missing or has a cell that is not a positive number; implausible numbers, such as N
             and D swapped or rows in two units; no usable row; rows at one point of which no column says why.
     """
-    chosen, known, ended = (
-        counting.conventions,
-        [str(name) for name in frame],
-        ended_rows(frame),
-    )
+    chosen = counting.conventions
+    known = [str(name) for name in frame]
+    ended = ended_rows(frame)
     if chosen.at:
         raise BadInput(
             f"{source}: --count at={chosen.at} needs a study's runs; --columns loss=COLUMN names a loss"
@@ -161,7 +160,8 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
     wanted = role_columns(known, counting.roles, source)
     points, keep, read = _usable(kept, wanted, source)
     check_plausible(read, keep, source)
-    used, meanings = kept[keep], dict(points.conventions)
+    used = kept[keep]
+    meanings = dict(points.conventions)
     for role in ("params", "loss"):
         if getattr(chosen, role):
             meanings[role] += f", {CHOICES[role][getattr(chosen, role)]} as --count says"
@@ -178,12 +178,14 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         if again.all():
             raise BadInput(f"every row read its text more than once (column {passes})")
         why = f"that read their text more than once (column {passes}; Muennighoff et al. 2023)"
-        points, used = points.only(~again, why), used[~again]
+        points = points.only(~again, why)
+        used = used[~again]
     run = next((name for name in others if _RUN.fullmatch(name)), None)
     if run and chosen.rows != "all":
         last = _last_of_runs(points, used[run])
         why = f"checkpoints of a run that went on (column {run}; --count rows=all counts each)"
-        points, used = points.only(last, why), used[last]
+        points = points.only(last, why)
+        used = used[last]
     points = _combined(points, used, others, chosen.rows, source)
     # What nobody says: what params count, and whether tokens are in thousands.
     undeclared = []
@@ -298,19 +300,12 @@ def _combined(
         )
     is_best = how == "best" or (bool(searched) and how != "mean")
     # Rows of one run, and of one point.
-    run, words, away, differ = (
-        point,
-        "the mean of the rows",
-        "averaged with another row of its point",
-        seeds,
-    )
+    run, differ = point, seeds
+    words, away = "the mean of the rows", "averaged with another row of its point"
     if is_best:
-        run, words, away, differ = (
-            np.arange(points.n),
-            "the best",
-            "not the best of its point",
-            searched,
-        )
+        run, differ = np.arange(points.n), searched
+        words, away = "the best", "not the best of its point"
+        points = replace(points, tuned=EACH, tuned_why="the best of several rows a point")
         if seeds:
             run = _numbered([point, *(frame[name].to_numpy() for name in searched)])
     rows = pd.DataFrame({"run": run, "point": point, "loss": points.columns["loss"]})
@@ -333,10 +328,7 @@ def _combined(
         **points.conventions,
         "rows": f"{words} ({where}); --count rows=all takes every row",
     }
-    kept = replace(kept, seed_spread=spread, weights=weights, conventions=conventions)
-    if is_best:
-        return replace(kept, tuned=EACH, tuned_why="the best of several rows a point")
-    return kept
+    return replace(kept, seed_spread=spread, weights=weights, conventions=conventions)
 
 
 @dataclass(frozen=True)

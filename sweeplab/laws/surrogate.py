@@ -19,7 +19,7 @@ Legend: n rows, d columns, m points to predict.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -108,8 +108,8 @@ class Surrogate:
     y: Floats
     extra: Floats  # variance of each row besides the noise
     center: float
-    _lower: Floats = field(repr=False)
-    _weights: Floats = field(repr=False)
+    _lower: Floats
+    _weights: Floats
 
     def noise_sd(self, x: Floats) -> Floats:
         """Return the standard deviation of a run's log loss about its mean at some points."""
@@ -129,21 +129,22 @@ class Surrogate:
     def predict(self, x: Floats) -> Posterior:
         """Return the expected log losses at points [m, d] and their covariance."""
         mean, explained = self._expected(x)
-        covariance = _covariance(self.scales, x, x) - explained.T @ explained
-        return Posterior(mean, covariance)
+        return Posterior(mean, _covariance(self.scales, x, x) - explained.T @ explained)
 
     def marginal(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the expected log losses at points [m, d] and the standard deviation of each [m]."""
         mean, explained = self._expected(x)
-        variance = _variances(self.scales, x) - (explained**2).sum(axis=0)
+        columns = self.scales.columns
+        response = math.exp(2 * self.scales.response) * (columns.response(x) ** 2).sum(axis=1)
+        trend = (columns.trend(x) ** 2).sum(axis=1)
+        diagonal = trend + response + math.exp(2 * self.scales.departure)
+        variance = diagonal - (explained**2).sum(axis=0)
         return mean, np.sqrt(np.maximum(variance, _JITTER))
 
     def expecting(self, x: Floats) -> Surrogate:
         """Return the surrogate if runs at these points ended with their expected losses (the kriging believer)."""
-        y, extra = (
-            np.append(self.y, self.predict(x).mean),
-            np.append(self.extra, np.zeros(len(x))),
-        )
+        y = np.append(self.y, self.predict(x).mean)
+        extra = np.append(self.extra, np.zeros(len(x)))
         return _conditioned(self.scales, np.vstack([self.x, x]), y, extra, self.center)
 
 
@@ -160,9 +161,12 @@ def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
     extra = condition(Scales.of(columns, center), x, y, extra).extra
     z = x[:, columns.numbers]
     apart = (x[:, None, :] - x[None, :, :]).transpose(2, 0, 1) ** 2
-    trend, terms = columns.trend(x), columns.response(x)
-    smooth, bent = trend @ trend.T, terms @ terms.T
-    rows, y = np.arange(len(y)), y - y.mean()
+    trend = columns.trend(x)
+    smooth = trend @ trend.T
+    terms = columns.response(x)
+    bent = terms @ terms.T
+    rows = np.arange(len(y))
+    y = y - y.mean()
 
     def loss(vector: Floats) -> tuple[float, Floats]:
         away = (vector - center) / sd
@@ -223,21 +227,14 @@ def _conditioned(
 
 
 def _covariance(scales: Scales, one: Floats, other: Floats) -> Floats:
-    columns, length = scales.columns, np.exp(scales.length)
+    columns = scales.columns
+    length = np.exp(scales.length)
     a, b = one / length, other / length
     squared = np.maximum((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T, 0)
     root = np.sqrt(5 * squared)
     departure = math.exp(2 * scales.departure) * ((1 + root + root**2 / 3) * np.exp(-root))
     response = math.exp(2 * scales.response) * columns.response(one) @ columns.response(other).T
     return np.asarray(columns.trend(one) @ columns.trend(other).T + response + departure)
-
-
-def _variances(scales: Scales, x: Floats) -> Floats:
-    """The diagonal of the points' covariance."""
-    columns = scales.columns
-    response = math.exp(2 * scales.response) * (columns.response(x) ** 2).sum(axis=1)
-    trend = (columns.trend(x) ** 2).sum(axis=1)
-    return np.asarray(trend + response + math.exp(2 * scales.departure))
 
 
 def _priors(columns: Columns) -> tuple[Floats, Floats]:

@@ -50,7 +50,8 @@ class Searched(NamedTuple):
     @property
     def numbers(self) -> dict[str, Plain]:
         """Return the exponents and the best value at the largest cell."""
-        surface, entries = self.surface, {}
+        surface = self.surface
+        entries = {}
         for k, size in enumerate(surface.sizes):
             meaning = f"the best {self.name} grows as {size} to this power"
             others = [other for other in surface.sizes if other != size]
@@ -81,7 +82,8 @@ class HyperparameterLaws(NamedTuple):
 
     def as_dict(self) -> Plain:
         """Return all as plain values."""
-        runs, cells = self.surface.runs, []
+        runs = self.surface.runs
+        cells = []
         for c in range(runs.n_cells):
             sizes = {name: math.exp(runs.log_of(name)[c]) for name in runs.sizes}
             best = {name: searched.cell(c) for name, searched in self.searched.items()}
@@ -121,11 +123,7 @@ def searched_value(surface: Surface, j: int, fewest: int = FEWEST_CELLS) -> Sear
     inside = side == 0
     count = int(inside.sum())
     outside = runs.n_cells - count
-    facts = {
-        "name": runs.names[j],
-        "count": outside,
-        "cells": several(runs.n_cells, "cell"),
-    }
+    facts = {"name": runs.names[j], "count": outside, "cells": several(runs.n_cells, "cell")}
     doubt, lacking = None, None
     if 3 * outside > runs.n_cells:
         doubt = Reason("optima outside", facts)
@@ -153,7 +151,8 @@ def predict_values(laws: HyperparameterLaws, target: Point) -> Plain:
     Raises:
         BadInput: the target lacks a size that the law needs, or lies off the path that all cells lie on.
     """
-    surface, runs = laws.surface, laws.surface.runs
+    surface = laws.surface
+    runs = surface.runs
     lacks = [name for name in surface.sizes if name not in target]
     if lacks:
         known = ",".join(f"{name}=…" for name in surface.sizes)
@@ -171,7 +170,6 @@ def predict_values(laws: HyperparameterLaws, target: Point) -> Plain:
         for name, searched in laws.searched.items()
     }
     return {
-        "at": dict(target),
         "best": entries,
         "regret": surface.cost(np.median(best, axis=0), best).mean(),
     }

@@ -50,11 +50,20 @@ def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], Array | No
 
     @cache
     def known() -> tuple[SearchedRuns, Array] | None:
+        """The runs that the regression takes, and draws of the excess of log loss of each of their cells, [S, C]."""
         try:
-            return _excess_of(read())
+            surface = fit_surface(read())
         # Nothing was searched, or the trials are too few to show a minimum.
         except (BadInput, KeyError):
             return None
+        runs = surface.runs
+        order = np.lexsort((runs.y, runs.cell))
+        by_cell = np.split(order, np.searchsorted(runs.cell[order], np.arange(1, runs.n_cells)))
+        excesses = []
+        for c, rows in enumerate(by_cell):
+            costs = [surface.cost(runs.x[row], surface.optima[:, c]) for row in rows[:_SHOWN]]
+            excesses.append(np.min(costs, axis=0))
+        return runs, np.stack(excesses, 1)
 
     def record(points: Points) -> Array | None:
         """The excess of the nearest cell to each point."""
@@ -70,16 +79,3 @@ def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], Array | No
         return draws[:, far.argmin(1)]
 
     return record
-
-
-def _excess_of(runs: SearchedRuns) -> tuple[SearchedRuns, Array]:
-    """The runs that the regression takes, and draws of the excess of log loss of each of their cells, [S, C]."""
-    surface = fit_surface(runs)
-    runs = surface.runs
-    order = np.lexsort((runs.y, runs.cell))
-    by_cell = np.split(order, np.searchsorted(runs.cell[order], np.arange(1, runs.n_cells)))
-    excesses = []
-    for c, rows in enumerate(by_cell):
-        costs = [surface.cost(runs.x[row], surface.optima[:, c]) for row in rows[:_SHOWN]]
-        excesses.append(np.min(costs, axis=0))
-    return runs, np.stack(excesses, 1)

@@ -76,10 +76,8 @@ class SearchedRuns:
         left = [name for name in self.names if name not in names]
         notes = self.notes
         if left:
-            notes = (
-                *notes,
-                f"no minimum is seen over {listed(left)}: its values count as noise",
-            )
+            why = f"no minimum is seen over {listed(left)}: its values count as noise"
+            notes = (*notes, why)
         places = [self.names.index(name) for name in names]
         return replace(self, names=tuple(names), x=self.x[:, places], notes=notes)
 
@@ -197,7 +195,9 @@ def runs_of_frame(
 
 def _searched(logs: pd.DataFrame, cell: Index) -> tuple[list[str], tuple[str, ...]]:
     """The names of the values that vary within cells, each by itself, and what is said of others."""
-    searched, notes, away = list[str](), list[str](), dict[str, Array]()
+    searched = list[str]()
+    notes = list[str]()
+    away = dict[str, Array]()
     for name in map(str, logs):
         column = logs[name]
         if column.notna().mean() < 0.5:

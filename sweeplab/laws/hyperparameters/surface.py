@@ -170,13 +170,16 @@ class _Regression:
     """The regression in one window. Its columns: a level and J moves v of each cell, then B, k, G and moves."""
 
     def __init__(self, runs: SearchedRuns, names: tuple[str, ...], window: float) -> None:
-        self.runs, self.names, self.window = runs, names, window
+        self.runs = runs
+        self.names = names
+        self.window = window
         logs = np.column_stack([runs.log_of(name) for name in names])
         self.center = logs.mean(0)
         self.terms = _law_terms(logs - self.center)
         self.n_values = int(runs.x.shape[1])
         self.first, self.second = np.triu_indices(self.n_values)
-        self.noise, self.is_sure = window / 4, False
+        self.noise = window / 4
+        self.is_sure = False
         above = runs.y - runs.of_cells(runs.y, "min")[runs.cell]
         self.used = above <= 1.5 * window
         self.bend = 2 * window * np.eye(self.n_values)
@@ -204,7 +207,8 @@ class _Regression:
 
     def products(self) -> tuple[Array, Array, Array]:
         """Return the columns of the rows that count, [n, p], and by their seeds X'WX and X'Wy."""
-        z, cell = self.distances(), self.runs.cell
+        z = self.distances()
+        cell = self.runs.cell
         is_in = np.eye(self.runs.n_cells)[cell]
         slopes = -z @ self.bend
         squares = z[:, self.first] * z[:, self.second]
@@ -222,7 +226,9 @@ class _Regression:
 
     def parts(self, coefficients: Array) -> tuple[Array, Array, Array]:
         """Return v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
-        before, count, n_cells = coefficients.shape[:-1], self.n_values, self.runs.n_cells
+        before = coefficients.shape[:-1]
+        count = self.n_values
+        n_cells = self.runs.n_cells
         ends = np.cumsum(
             [n_cells, n_cells * count, len(self.first), count * (1 + len(self.names))]
         )
@@ -236,7 +242,8 @@ class _Regression:
     ) -> _Posterior:
         """Return the posterior given t and q; the prior mean of a move of d_2 leaves none of the law's bend."""
         rows, gram, right = products
-        n_cells, curvature = self.runs.n_cells, np.diag(self.bend)
+        n_cells = self.runs.n_cells
+        curvature = np.diag(self.bend)
         lines, bends = np.split(self.law, [1 + len(self.names)])
         sds = np.concatenate(
             [
@@ -289,7 +296,8 @@ class _Regression:
 
     def surface(self, most_scatter: float) -> Surface:
         """Return draws of all, given the rows and weights."""
-        products, random = self.products(), np.random.default_rng(0)
+        products = self.products()
+        random = np.random.default_rng(0)
         scatters = _SCATTER[most_scatter >= _SCATTER]
         grid = [(scatter, bent) for scatter in scatters for bent in _BENT]
         posteriors = [self.posterior(products, *each) for each in grid]
