@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.options import argument, option, studies
-from sweeplab.cli.printing import print_rows, say, say_prose
+from sweeplab.cli.printing import print_rows, say
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ class Read:
         from sweeplab.laws.hyperparameters.runs import runs_of_frame
         from sweeplab.laws.reading import read_frame
 
-        source, counting = self.source, self.counting
+        source = self.source
+        counting = self.counting
         try:
             if self.studies is None:
                 runs = runs_of_frame(read_frame(Path(source)), source, counting)
@@ -146,20 +147,13 @@ def is_file(source: str) -> bool:
 
 def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Print numbers as a table, then why some of them are not identified, those with the same reason in one line."""
-    rows, reasons = [], dict[str, list[str]]()
+    rows = []
+    reasons = dict[str, list[str]]()
     for name, entry in entries.items():
-        shown = {key: entry[key] for key in ("value", "low", "high", "verdict")}
-        rows.append({"quantity": name} | shown)
+        rows.append({**entry, "quantity": name})
         if entry["verdict"] != "identified":
             reasons.setdefault(entry["why"], []).append(name)
-    print_rows(rows, text=("quantity", "verdict"))
+    shown = ("quantity", "value", "low", "high", "verdict")
+    print_rows(rows, text=("quantity", "verdict"), keys=shown)
     for reason, names in reasons.items():
         say(f"{', '.join(names)}: {reason}")
-
-
-def say_some(lines: Sequence[str], style: str | None = None) -> None:
-    """Print the first of some lines, and how many more there are."""
-    for line in lines[:3]:
-        say_prose(line, style)
-    if len(lines) > 3:
-        say(f"… and {len(lines) - 3} more, which --json lists", style)

@@ -16,10 +16,9 @@ from sweeplab.cli.laws import (
     names_in,
     print_numbers,
     read_source,
-    say_some,
 )
 from sweeplab.cli.options import Lab, option
-from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_prose
+from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_prose, say_warnings
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.laws.sentences import Plain
@@ -63,7 +62,8 @@ def fit(
 
     read = read_source(source, columns, count, lab, where, tuned)
     assessed = assess(read.points, law_for(read.points, law), flops)
-    laws, answer = read.hyperparameters(), assessed.as_dict()
+    laws = read.hyperparameters()
+    answer = assessed.as_dict()
     answer |= {"isoflop": None, "hyperparameters": laws.as_dict() if laws else None}
     with suppress(BadInput):  # there are no budgets of several sizes
         curves = isoflop(
@@ -81,7 +81,7 @@ def fit(
 def _print_assessment(answer: Plain) -> None:
     print_numbers(answer["parameters"] | answer["derived"])
     say(f"{answer['law']}: {answer['formula']}, {several(answer['n_points'], 'row')}")
-    say_some([f"warning: {words}" for words in answer["warnings"]], "yellow")
+    say_warnings(answer["warnings"])
     say(f"a departure from the form: {answer['misfit']['status']}")
     say_prose(answer["holdout"]["says"])
     for name, size in answer["measured"].items():
@@ -137,7 +137,8 @@ def next_runs(
     from sweeplab.laws.next_runs import next_runs as choose
 
     read = read_source(source, columns, count, lab, where, tuned)
-    assessed, candidates = assess(read.points, law_for(read.points)), None
+    assessed = assess(read.points, law_for(read.points))
+    candidates = None
     if read.studies:
         folder = find_study(lab, names_in(source)[0])
         candidates = study_candidates(folder, read.counting, assessed.points)
@@ -156,7 +157,6 @@ def _print_runs(chosen: Plain) -> None:
     rows = []
     for run in chosen["runs"]:
         cell = ",".join(f"{name}={value}" for name, value in run.get("cell", {}).items())
-        shown = {key: run[key] for key in ("params", "tokens", "flops", "times")}
-        rows.append({"cell": cell or None} | shown)
-    print_rows(rows, text=("cell",))
-    say_some([f"warning: {words}" for words in chosen["warnings"]], "yellow")
+        rows.append({**run, "cell": cell or None})
+    print_rows(rows, text=("cell",), keys=("cell", "params", "tokens", "flops", "times"))
+    say_warnings(chosen["warnings"])

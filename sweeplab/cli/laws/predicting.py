@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from sweeplab.analysis.ledger import FILE_NAME, read_ledger
-from sweeplab.cli.laws import (
-    Columns,
-    Count,
-    Law,
-    Read,
-    Source,
-    Tuned,
-    Where,
-    read_source,
-    say_some,
-)
+from sweeplab.cli.laws import Columns, Count, Law, Read, Source, Tuned, Where, read_source
 from sweeplab.cli.options import Force, Lab, argument, flag, option, studies
-from sweeplab.cli.printing import Answer, cell_text, interval, print_rows, say
+from sweeplab.cli.printing import (
+    Answer,
+    cell_text,
+    interval,
+    print_rows,
+    say,
+    say_prose,
+    say_warnings,
+)
 from sweeplab.errors import BadInput, conflict
 from sweeplab.formatting import several
 from sweeplab.laws.sentences import Facts, Plain, Point
-from sweeplab.records.folders import lab_folder
+from sweeplab.records.folders import StudyFolder, lab_folder
 
 if TYPE_CHECKING:
     from sweeplab.analysis.predicting import Prediction
@@ -70,6 +69,7 @@ def predict(
     from sweeplab.analysis import sealing
     from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.columns import COUNTS
+    from sweeplab.laws.hyperparameters.assessment import predict_values
     from sweeplab.laws.hyperparameters.runs import parse_at
 
     if at and targets:
@@ -78,13 +78,12 @@ def predict(
         raise BadInput("which size? give --at NAME=VALUE,… or --targets FILE")
     read = read_source(source, columns, count, lab, where, tuned)
     answer: Plain = {"source": source, "left_out": {}, "warnings": []}
-    if (
-        at
-        and read.studies
-        and not {part.partition("=")[0].strip() for part in at.split(",")} & set(COUNTS)
-    ):
+    named = {part.partition("=")[0].strip() for part in (at or "").split(",")}
+    if at and read.studies and not named & {*COUNTS}:
         predicted = _of_size(read, at, lab, seal or write is not None)
-        answer["sizes"], assessed, forecasts = [predicted.as_dict()], predicted.law, []
+        answer["sizes"] = [predicted.as_dict()]
+        assessed = predicted.law
+        forecasts = []
         if predicted.loss:
             forecasts = [(predicted.target, predicted.loss)]
         elif seal:
@@ -99,7 +98,7 @@ def predict(
     elif write:
         raise BadInput("--write takes a size of a study's grid, with --at")
     else:
-        asked = parse_at(at) if at else {}
+        asked = parse_at(at or "")
         wanted, left_out = _targets(read, asked, targets, lab)
         assessed = assess(read.points, law_for(read.points, law))
         forecasts, without = sealing.forecasts_of(assessed, wanted)
@@ -108,8 +107,11 @@ def predict(
         for target, seen in forecasts:
             loss = sealing.entry_of(assessed, seen)
             answer["sizes"].append({"cell": target.words, "at": dict(target.at), "loss": loss})
-        if at:
-            answer["sizes"][0] |= _best_values(read, asked)
+        laws = read.hyperparameters() if at else None
+        if laws:
+            with suppress(BadInput):  # the laws are in other sizes, or hold along a path
+                best = predict_values(laws, asked)
+                answer["sizes"][0] |= {"values": best["best"], "regret": best["regret"]}
     if seal and assessed:
         names = tuple(read.studies.specs) if read.studies else (source,)
         home = lab_folder(lab)
@@ -129,7 +131,6 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> Prediction
     from sweeplab.analysis.predicting import predict_size
     from sweeplab.lab.listing import find_study
     from sweeplab.lab.studies import check_same_study
-    from sweeplab.records.folders import StudyFolder
 
     assert read.studies  # only of a study
     if len(read.studies.specs) > 1:
@@ -145,20 +146,6 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> Prediction
     return predicted
 
 
-def _best_values(read: Read, asked: Point) -> Plain:
-    """Predict the best searched values of a size; without any searched, there are none."""
-    from sweeplab.laws.hyperparameters.assessment import predict_values
-
-    laws = read.hyperparameters()
-    if laws is None:
-        return {}
-    try:
-        predicted = predict_values(laws, asked)
-    except BadInput:  # the laws are in other sizes, or hold along a path
-        return {}
-    return {"values": predicted["best"], "regret": predicted["regret"]}
-
-
 def _targets(
     read: Read, asked: Point, file: Path | None, lab: Path | None
 ) -> tuple[Sequence[Target], Mapping[str, str]]:
@@ -167,7 +154,8 @@ def _targets(
     from sweeplab.laws.columns import COUNTS
     from sweeplab.study.file.reading import read_study
 
-    counting, digests = read.counting, {}
+    counting = read.counting
+    digests = {}
     if file:
         if not read.studies:  # columns of the file, which a study does not have
             counting = replace(counting, columns={}, where="")
@@ -186,17 +174,20 @@ def _print_prediction(answer: Facts) -> None:
     rows = []
     for size in answer["sizes"]:
         loss = size["loss"]
-        row = {"size": size.get("name", size["cell"]), "loss": loss["value"]}
-        rows.append(row | {key: loss.get(key) for key in ("low", "high", "verdict")})
-    print_rows(rows, text=_TEXT)
+        rows.append({**loss, "size": size.get("name", size["cell"]), "loss": loss["value"]})
+    print_rows(rows, _TEXT, keys=("size", "loss", "low", "high", "verdict"))
     size = answer["sizes"][0]
     if len(answer["sizes"]) == 1:
         say(size["loss"]["why"])
     for name, entry in size.get("values", {}).items():
         ends = "" if entry["low"] is None else f" ({interval(entry)})"
         say(f"{name} {cell_text(entry['value'])}{ends}, {entry['verdict']}: {entry['why']}")
-    say_some([f"left out: {what}: {why}" for what, why in answer["left_out"].items()])
-    say_some([f"warning: {words}" for words in answer["warnings"]], "yellow")
+    left_out = [f"left out: {what}: {why}" for what, why in answer["left_out"].items()]
+    for line in left_out[:3]:
+        say_prose(line)
+    if len(left_out) > 3:
+        say(f"… and {len(left_out) - 3} more, which --json lists")
+    say_warnings(answer["warnings"])
     if "sealed" in answer:
         say(f"sealed in {answer['ledger']}, last line {answer['sealed'][-1]['sha256']}")
         say(
@@ -228,7 +219,8 @@ def verify(
     from sweeplab.analysis import sealing
 
     home = lab_folder(lab)
-    path, results = home / FILE_NAME, sealing.verify(home, study or "", against)
+    path = home / FILE_NAME
+    results = sealing.verify(home, study or "", against)
     held = [outcome.is_held for outcome in results if outcome.is_held is not None]
     answer = {
         "ledger": str(path),
@@ -245,19 +237,20 @@ def _print_scores(answer: Facts) -> None:
     rows = []
     for scored in answer["forecasts"]:
         forecast, outcome = scored["forecast"], scored["state"]
-        place = ", ".join(list(forecast["run"]["studies"]) or forecast["source"]["names"])
+        place = ", ".join(forecast["run"]["studies"] or forecast["source"]["names"])
         if scored["held"] is not None:
             outcome = "held" if scored["held"] else "missed"
         row = {
             "": scored["number"],
             "forecast": " ".join([place, *forecast["run"]["cells"][:1]]),
-        }
-        row |= {size: forecast["at"].get(size) for size in ("params", "tokens")}
-        row |= {
+            "params": forecast["at"].get("params"),
+            "tokens": forecast["at"].get("tokens"),
             "predicted": forecast["predicted"]["loss"],
             "interval": interval(forecast["predicted"]),
+            "outcome": outcome,
+            "loss": scored["loss"],
         }
-        rows.append(row | {"outcome": outcome, "loss": scored["loss"]})
+        rows.append(row)
     print_rows(rows, text=_TEXT)
     for scored in answer["forecasts"]:
         if scored["why"] and scored["loss"] is None:
