@@ -159,7 +159,8 @@ def choose(
         ways.append(replace(planned, compile=compiles))
     why = "as the study says"
     if samples[0].valid[0].dtype == AUTO and begun:
-        dtype, why = str(begun["dtype"]), "as it began"
+        dtype = str(begun["dtype"])
+        why = "as it began"
     elif samples[0].valid[0].dtype == AUTO:  # the cell with most FLOPs decides
         largest, planned = max(
             zip(samples, ways, strict=True), key=lambda pair: pair[1].train_flops
@@ -186,7 +187,8 @@ def _speeds(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ways"
         file.write_bytes(pickle.dumps((ways, values, _some(train), _some(val), SECONDS)))
-        command, pipe = python("-c", _CHILD, file), subprocess.PIPE
+        command = python("-c", _CHILD, file)
+        pipe = subprocess.PIPE
         processes = []
         for _ in range(ways[0].workers):
             processes.append(

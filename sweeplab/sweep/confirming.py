@@ -51,7 +51,8 @@ def confirm(
         BadInput: no trial of the study has a value, or another kind of study has the name of one of these.
         Interrupted: one of the studies did not come to its end.
     """
-    study, by_cell = StudyTrials(folder), dict[str, list[Found]]()
+    study = StudyTrials(folder)
+    by_cell = dict[str, list[Found]]()
     trials: dict[Found, Trial] = {}
     for space in spaces_of(spec, folder.data.sizes)[0]:
         cell = space.cell.key
@@ -90,7 +91,8 @@ def confirm(
         if places
     ]
     final = train(winners, n_seeds, CONFIRM)
-    dataset, confirmed = recorded_dataset(folder, spec), list[Confirmed]()
+    dataset = recorded_dataset(folder, spec)
+    confirmed = list[Confirmed]()
     for place, trial in trials.items():
         validation, test = dict[int, float](), dict[int, float]()
         if place in winners:

@@ -56,8 +56,11 @@ class Loop:
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         spec = self.spec = store.spec
-        self.store, self.dataset, self.folder = store, dataset, folder
-        self.emit, self.stopping = emit, stopping
+        self.store = store
+        self.dataset = dataset
+        self.folder = folder
+        self.emit = emit
+        self.stopping = stopping
         self._held = Held()
         self._saving = Saving(store, folder, dataset, self._held)
         self._recovery = Recovery(self._held, emit)
@@ -178,13 +181,16 @@ class Loop:
         return None
 
     def _new_stack(self, first: Training, cell: Cell) -> Stack | None:
-        values, wanted, capacity = first.run.values, self.spec.engine.stack, 1
+        values = first.run.values
+        wanted = self.spec.engine.stack
+        capacity = 1
         if self._recovery.one_at_a_time:
             wanted = 1
         try:
             n_seeds = len(self._held.trials[first.run.key].trainings)
             capacity = self._recovery.capacity(wanted, values, n_seeds)
-            train, tracks = self.dataset.training(values), self.spec.track.gradients
+            train = self.dataset.training(values)
+            tracks = self.spec.track.gradients
             return Stack(
                 values, train, self.dataset.val, capacity, tracks, metrics_of(self.spec)
             )
@@ -209,7 +215,8 @@ class Loop:
                 continue
             n_trials = math.ceil((stack.capacity - len(stack)) / n_seeds)
             # Some of them may not fit the stack and have to wait for another: not so many that other workers lack them.
-            waiting, most = len(self._held.waiting), float(STACKS_WAITING * stack.capacity)
+            waiting = len(self._held.waiting)
+            most = float(STACKS_WAITING * stack.capacity)
             if self.store.n_workers > 1:
                 most = min(most, self.store.share_left())
             if self._recovery.one_at_a_time or (
@@ -223,7 +230,9 @@ class Loop:
 
     def _evaluate(self, stack: Stack, records: Sequence[Record]) -> bool:
         """Record and report an evaluation, and finish trials that have ended; return whether the stack goes on."""
-        trials, commanded, known = self._held.trials, self.store.commands.state, []
+        trials = self._held.trials
+        commanded = self.store.commands.state
+        known = []
         for record in records:
             if record.key in trials:
                 trial = trials[record.key]
@@ -277,11 +286,10 @@ class Loop:
         try:
             ends = self.store.availability.retry(lambda: trial.write_ends(ending), of="records")
             ending = ends[0].ending
-            flops, seconds = (
-                sum(end.train_flops for end in ends),
-                sum(end.wall_seconds for end in ends),
-            )
-            totals = {"train_flops": flops, "wall_seconds": seconds}
+            totals = {
+                "train_flops": sum(end.train_flops for end in ends),
+                "wall_seconds": sum(end.wall_seconds for end in ends),
+            }
             self.store.finish(trial.claim, ending.outcome, ending.value, totals)
         except LeaseLost:
             pass
@@ -314,7 +322,8 @@ def score_chosen(spec: StudySpec, folder: StudyFolder, dataset: Dataset) -> None
         if choice:
             places += [choice.place, *choice.rivals]
     for run in (run for cell, number in places for run in trials.find(cell, number).runs):
-        end, checkpoint = run.read_end(), run.checkpoint()
+        end = run.read_end()
+        checkpoint = run.checkpoint()
         if end is None or checkpoint is None or end.whole_val_loss is not None:
             continue
         loaded = load_checkpoint(checkpoint)

@@ -7,7 +7,6 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,10 @@ from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.file.resolve import check_imported
 from sweeplab.study.file.template import section_of
 from sweeplab.study.options import Algorithm
-from sweeplab.study.plan import settled_sampler
 from sweeplab.study.problems import Location, dotted
 from sweeplab.study.space import Space, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep import choosing
-from sweeplab.sweep.choosing import BenchRow, Way
 from sweeplab.sweep.trials.warm_start import read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, planned_uri
@@ -66,16 +63,15 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Space], Datas
     missing = checkpoint_bytes - n_copies * kept
     if free_bytes(folder.path) < missing:
         free = bytes_in_words(free_bytes(folder.path))
-        keep = (
-            ""
-            if spec.track.checkpoints == "none"
-            else "track: {checkpoints: none} keeps none, "
-        )
-        cure = f"{to_delete(lab)}; {keep}--lab or SWEEPLAB_LAB name another folder"
+        cure = "--lab or SWEEPLAB_LAB name another folder"
+        if spec.track.checkpoints != "none":
+            cure = f"track: {{checkpoints: none}} keeps none, {cure}"
         raise BadInput(
-            f"{lab} has {free} of free space, checkpoints need {bytes_in_words(missing)}; {cure}"
+            f"{lab} has {free} of free space, checkpoints need {bytes_in_words(missing)}; {to_delete(lab)}; {cure}"
         )
-    is_here, dtype, dtype_by = spec.engine.type == "local", settled.dtype, ""
+    is_here = spec.engine.type == "local"
+    dtype = settled.dtype
+    dtype_by = ""
     if settled.device == "cpu" and is_here:
         plans, dtype, dtype_by = choosing.choose(spec, folder, samples, plans, dtype)
     workers = plan.worker_resources(spec, plans, settled.device)
@@ -98,7 +94,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Space], Datas
         dtype_by=dtype_by,
         workers=workers,
         budget=spec.budget,
-        sampler=_in_words(settled_sampler(spec)),
+        sampler=_in_words(plan.settled_sampler(spec)),
         pruner=_in_words(spec.pruner),
         metric=spec.objective.label,
         data=data,
@@ -116,7 +112,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Space], Datas
     return planned, spaces, dataset
 
 
-def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
+def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[choosing.BenchRow]]:
     """Time the ways to train the cell with most of a study's FLOPs on this machine; return its key and the ways.
 
     Raises:
@@ -128,25 +124,17 @@ def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
         raise BadInput(f"{how}; bench times this machine's CPU")
     samples = {sample.space.cell.key: sample for sample in plan.sample_cells(spec, spaces)}
     cell = max(planned.cells, key=lambda cell: cell.train_flops)
-    values, threads = samples[cell.cell].median, planned.workers[0].threads
-    taken = Way(len(planned.workers), threads, cell.stack, planned.dtype, cell.compile)
+    values = samples[cell.cell].median
+    threads = planned.workers[0].threads
+    taken = choosing.Way(len(planned.workers), threads, cell.stack, planned.dtype, cell.compile)
     return cell.cell, choosing.bench(values, dataset.training(values), dataset.val, taken)
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """A plan's outlook in its lab: the search ranges as the file writes them, and trials done.
+def look_ahead(spec: StudySpec, lab: Path) -> dict[str, Any]:
+    """Return a plan's outlook in its lab: the search ranges as the file writes them, the trials done, and free bytes.
 
     `done` counts the trials that use up the budget already.
     """
-
-    ranges: dict[str, Any]
-    done: int
-    free_bytes: int
-
-
-def look_ahead(spec: StudySpec, lab: Path) -> Outlook:
-    """Return a plan's outlook in its lab."""
     folder = StudyFolder(lab, spec.name)
     trials = StudyTrials(folder).all
     done = sum(trial.state.counts_towards_budget for trial in trials)
@@ -155,7 +143,7 @@ def look_ahead(spec: StudySpec, lab: Path) -> Outlook:
         text = entry.written()
         # A range that is only a list of choices is written as that list.
         ranges[name] = text["choices"] if [*text] == ["choices"] else text
-    return Outlook(ranges, done, free_bytes(folder.path))
+    return {"ranges": ranges, "done": done, "free_bytes": free_bytes(folder.path)}
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:
@@ -173,7 +161,8 @@ def check_reach(spec: StudySpec, lab: Path) -> None:
     for place, named in _reached(spec, lab).items():
         is_named = spec.source is None or spec.is_overridden(place)
         if named and not is_named and not permissions.is_allowed(*named, *goes_to):
-            name, value = dotted(place), spec.as_written()[str(place[0])]
+            name = dotted(place)
+            value = spec.as_written()[str(place[0])]
             value = value[str(place[1])] if isinstance(value, dict) else value
             text = value if isinstance(value, str) else yaml_text(value)
             what = f"{name} names {several_named(named)}, outside of this file's folder and of the lab"
@@ -277,7 +266,8 @@ def _check_tracking(lab: Path, uri: str | None) -> None:
 
 def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:
     """Return the disk space in bytes of checkpoints, and of pruned trials' snapshots, which take four times that."""
-    n_values, is_kept = 0, spec.track.checkpoints != "none"
+    n_values = 0
+    is_kept = spec.track.checkpoints != "none"
     for planned in plans:
         of_trial = planned.n_params * len(planned.seeds)
         n_trials = planned.n_trials(spec.budget.trials_per_cell or 1)

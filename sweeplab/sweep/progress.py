@@ -255,7 +255,8 @@ class StudyProgress:
 
     def begin(self, plan: Plan, since: float) -> None:
         """Take over the plan with which the study was last started, at `since` (seconds since 1970)."""
-        self.plan, self.remaining = plan, Remaining(plan, since)
+        self.plan = plan
+        self.remaining = Remaining(plan, since)
         self.started = time.monotonic() - (time.time() - since)
         for cell in plan.cells:
             self.cells.setdefault(cell.cell, CellProgress())
@@ -294,7 +295,8 @@ class StudyProgress:
 
     def follow(self, state: ControlState) -> None:
         """Apply the phase and the budget that the study's commands have set."""
-        self.phase, self.state = state.phase, state_in_phase(state.phase, self.places)
+        self.phase = state.phase
+        self.state = state_in_phase(state.phase, self.places)
         if state.budget is not None:
             self.plan = self.remaining.plan = self.plan.with_budget(state.budget)
 
@@ -336,7 +338,8 @@ class Watched:
     ) -> None:
         from sweeplab.sweep.trials.sharing import Commands  # SQLAlchemy with it: slow to import
 
-        self.folder, self.commands = folder, commands or Commands.open(folder)
+        self.folder = folder
+        self.commands = commands or Commands.open(folder)
         self._stream = EventStream(folder, hear)
         self.progress = StudyProgress(Plan.from_dict(folder.read(folder.plan_file)), {})
         self._has_begun = False
@@ -350,10 +353,12 @@ class Watched:
             if command.kind == "start":
                 self._has_begun = False
             elif command.kind == "reopen":
-                cell, anew = command.value["cell"], command.value.get("anew", False)
+                cell = command.value["cell"]
+                anew = command.value.get("anew", False)
                 if self._stream.reopen(cell, command.value["trial"], anew):
                     self.progress.reopen(cell)
-        progress, is_past = self.progress, not self._has_begun
+        progress = self.progress
+        is_past = not self._has_begun
         if is_past:
             self._has_begun = True
             plan = Plan.from_dict(self.folder.read(self.folder.plan_file))
@@ -375,7 +380,8 @@ def watch_study(
     Return how it ended: complete, interrupted or failed; None if its supervisor was killed or nobody runs it.
     """
     watched = Watched(folder)
-    progress, commands = watched.progress, watched.commands
+    progress = watched.progress
+    commands = watched.commands
     deque(watched.news(), maxlen=0)  # the past
     while folder.is_run:
         progress.places = folder.workers
@@ -404,11 +410,13 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     """
     from sweeplab.sweep.trials.sharing import Commands
 
-    stream, metric = EventStream(folder), find_metric(folder)
+    stream = EventStream(folder)
+    metric = find_metric(folder)
     commands = Commands.open(folder)
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
     logs: dict[Path, GrowingFile] = {}
-    events, is_last = stream.new(latest_only=True), not follow
+    events = stream.new(latest_only=True)
+    is_last = not follow
     while True:
         lines = [
             LogLine(time=each.given, source="study", text=_in_words(each))

@@ -84,8 +84,12 @@ class Saving:
     """
 
     def __init__(self, store: Store, folder: StudyFolder, dataset: Dataset, held: Held) -> None:
-        self._store, self._folder, self._dataset, self._held = store, folder, dataset, held
-        self._track, self._snapshots = store.spec.track, SnapshotWriter()
+        self._store = store
+        self._folder = folder
+        self._dataset = dataset
+        self._held = held
+        self._track = store.spec.track
+        self._snapshots = SnapshotWriter()
 
     def close(self) -> None:
         """Wait until all snapshots are written."""
@@ -97,8 +101,10 @@ class Saving:
 
     def keep(self, stack: Stack, record: Record) -> None:
         """Write the checkpoints of an evaluated run, or a snapshot if one is due."""
-        training, checkpoints = self._held.training(record.key), self._track.checkpoints
-        has_value, every = RunState(record.state).has_value, training.run.values.save_interval
+        training = self._held.training(record.key)
+        checkpoints = self._track.checkpoints
+        has_value = RunState(record.state).has_value
+        every = training.run.values.save_interval
         before = record.iteration - training.run.values.eval_interval
         is_due = record.iteration // every > before // every
         if has_value and checkpoints != "none":
@@ -112,7 +118,8 @@ class Saving:
         for key in keys:
             if key not in self._held.trials:
                 continue
-            trial, training = self._held.trials[key], self._held.training(key)
+            trial = self._held.trials[key]
+            training = self._held.training(key)
             with suppress(OSError):
                 trial.write_points()
             # A run that continues from a later snapshot would lack these points.
@@ -160,10 +167,10 @@ class Saving:
             "val_loss": val_loss,
             "iteration": iteration,
         }
-        if self._store.spec.plugins:
-            needed = self._store.spec.plugins
+        plugins = self._store.spec.plugins
+        if plugins:
             facts["plugins"] = [
-                {"file": plugin.file, "sha256": plugin.sha256} for plugin in needed
+                {"file": plugin.file, "sha256": plugin.sha256} for plugin in plugins
             ]
         if self._dataset.labels:
             facts["labels"] = self._dataset.labels
@@ -177,7 +184,8 @@ class Recovery:
     """What a worker has learned from errors: the runs that may cause one, and for each shape the memory that it has."""
 
     def __init__(self, held: Held, emit: Callable[[StudyNotice], None]) -> None:
-        self._held, self._emit = held, emit
+        self._held = held
+        self._emit = emit
         self._suspects: set[str] = set()  # runs of a stack that raised an error
         # The largest stacks that fit, of shapes that did not.
         self._capacities: dict[ShapeKey, int] = {}
@@ -222,8 +230,10 @@ class Recovery:
         self, keys: Sequence[str], capacity: int, error: Exception
     ) -> list[TrialRuns]:
         self._held.let_wait(keys)
-        trial, training = self._held.trials[keys[0]], self._held.training(keys[0])
-        values, shape = training.run.values, training.shape
+        trial = self._held.trials[keys[0]]
+        training = self._held.training(keys[0])
+        values = training.run.values
+        shape = training.shape
         where = f"cell {trial.claim.cell.key}: not enough memory for"
         if capacity > 1:
             n_runs = len(keys) if len(keys) > 1 else capacity
@@ -239,7 +249,8 @@ class Recovery:
             what = f"one run alone, row by row, needs {needed}, {free} are free ({why})"
             trial.error = f"{DOES_NOT_FIT}: {what}"
             return [trial]
-        self._parts[shape], self._capacities[shape_key(smaller)] = smaller.grad_accum, 1
+        self._parts[shape] = smaller.grad_accum
+        self._capacities[shape_key(smaller)] = 1
         for waiting in [waiting for waiting in self._held.waiting if waiting.shape == shape]:
             self._held.waiting.remove(waiting)
             key = waiting.run.key

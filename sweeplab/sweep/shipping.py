@@ -35,11 +35,13 @@ class Shipping:
     """Ships a study's runs to its trackers."""
 
     def __init__(self, folder: StudyFolder, trackers: Sequence[Mirror]) -> None:
-        self._folder, self._trackers = folder, trackers
+        self._folder = folder
+        self._trackers = trackers
         self._lock = threading.Lock()
         # Trials of whose runs some tracker may lack something.
         self._open: set[tuple[str, int]] = set()
-        self._ending, self._is_over = threading.Event(), False
+        self._ending = threading.Event()
+        self._is_over = False
         self._slow: list[Mirror] = []
         self._refused: list[str] = []
         self._error: Exception | None = None
@@ -133,7 +135,8 @@ def open_targets(spec: StudySpec) -> dict[str, Any]:
     targets: dict[str, Any] = {}
     problems = list[Problem]()
     for index, variable in enumerate(spec.notify):
-        urls, what = os.environ.get(variable, ""), list[str]()
+        urls = os.environ.get(variable, "")
+        what = list[str]()
         target = targets[variable] = Apprise()
         # Apprise imports its plug-ins when it first sees a URL, and they use deprecated parts of Python.
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):

@@ -85,7 +85,8 @@ def detach(spec: StudySpec, lab: Path, words: Sequence[str]) -> str:
 
 
 def _when(folder: StudyFolder, store: Store) -> str:
-    limit, commands = store.budget.time, store.commands
+    limit = store.budget.time
+    commands = store.commands
     if limit is not None and folder.elapsed_seconds >= limit:
         return f"its time budget is used up: {folder.command('extend', '--time', 'TIME')} gives it more"
     if not is_running(folder, commands):
@@ -193,7 +194,8 @@ def _extend_budget(folder: StudyFolder, limits: Mapping[str, int | str]) -> Done
         after = _rewrite(folder, changes).budget.model_dump()
         store.commands.add_in(connection, "budget", after)
     store.poll_commands()
-    words, back = list[str](), list[str]()
+    words = list[str]()
+    back = list[str]()
     for name in limits:
         words.append(f"{name} {_said(after[name])} (was {_said(before[name])})")
         back += [f"--{name.replace('_', '-')}", _said(before[name])]
@@ -217,7 +219,8 @@ def grow(
     _refuse_running(folder)
     store = open_store(folder)
     best = StudyTrials(folder).best_of_cells()
-    new, added = [], list[tuple[str, int]]()
+    new = []
+    added = list[tuple[str, int]]()
     with store.storage.transaction():
         for values, times in chosen:
             cell = next((each for each in store.cells if each.values == values), None)
@@ -262,7 +265,8 @@ def _widen(folder: StudyFolder, name: str) -> str:
         what = f"--widen: study {folder.name} searches no range of {name}"
         raise BadInput(Problem(what, ", ".join(ranges) or "none", nearest(name, ranges)))
     _refuse_running(folder)
-    entry, trials = search[name], StudyTrials(folder)
+    entry = search[name]
+    trials = StudyTrials(folder)
     was = f"{written(entry['min'])} to {written(entry['max'])}"
     ends: dict[str, float] = {}
     for finding in find_limits(trials):
@@ -295,7 +299,8 @@ def _commands_of_running(folder: StudyFolder) -> Commands:
     commands.read()
     if is_running(folder, commands):
         return commands
-    store, what = open_store(folder), f"study {folder.name} is not running"
+    store = open_store(folder)
+    what = f"study {folder.name} is not running"
     if store.has_room():
         raise BadInput(f"{what}; {_when(folder, store)}")
     more = folder.command("extend", "--trials-per-cell", "N")
@@ -361,10 +366,12 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
             trial_id = store.trial_id(of, number)
             store.storage.set_trial_user_attr(trial_id, "withdrawn", True)
             store.storage.set_trial_state_values(trial_id, TrialState.FAIL)
-    place, name = {"cell": of.key, "trial": number}, f"trial {number} in cell {of.key}"
+    place = {"cell": of.key, "trial": number}
+    name = f"trial {number} in cell {of.key}"
     if trial.state == TrialState.WAITING:
         store.commands.add("withdraw", place)
-        values, again = trial.user_attrs.get("enqueued"), list[str]()
+        values = trial.user_attrs.get("enqueued")
+        again = list[str]()
         if values is not None:
             words = [
                 f"{key}={json.dumps(value)}" for key, value in (values | of.values).items()
@@ -391,7 +398,8 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
     store = open_store(folder)
     with store.storage.transaction() as connection:
         of, trial = _find(store, number, cell)
-        key, how = of.key, trial.user_attrs.get("outcome", trial.state.name.lower())
+        key = of.key
+        how = trial.user_attrs.get("outcome", trial.state.name.lower())
         if how != RunState.PRUNED or not store.promote(connection, of, trial):
             raise BadInput(f"trial {number} in cell {key} was not pruned: {how}")
     store.poll_commands()

@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import make_folder, write_whole
-from sweeplab.lab import events
+from sweeplab.lab.events import (
+    Event,
+    Notices,
+    StudyNotice,
+    Tick,
+    TrialEnded,
+    TrialEvent,
+    WorkerExited,
+)
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.studies import (
     check_same_study,
@@ -77,9 +85,11 @@ class WorkerPool:
     """
 
     def __init__(
-        self, engine: WorkerEngine, store: Store, on_event: Callable[[events.Event], None]
+        self, engine: WorkerEngine, store: Store, on_event: Callable[[Event], None]
     ) -> None:
-        self._engine, self._store, self._on_event = engine, store, on_event
+        self._engine = engine
+        self._store = store
+        self._on_event = on_event
         # The revision of the commands that each exited worker knew, and that each running one certainly knows.
         self._exited = dict.fromkeys(range(len(engine.resources)), NO_REVISION)
         self._known: dict[int, int] = {}
@@ -112,7 +122,7 @@ class WorkerPool:
         with suppress(queue.Empty):
             while (left := tick - time.monotonic()) > 0:
                 event = self._engine.events.get(timeout=left)
-                if isinstance(event, events.WorkerExited):
+                if isinstance(event, WorkerExited):
                     self._handle_exit(event.worker, event.code, stopping)
                 self._on_event(event)
 
@@ -153,7 +163,7 @@ class StudyEnd:
 def run_study(
     spec: StudySpec,
     lab: Path,
-    listen: Callable[[events.Event, StudyProgress], None] = lambda event, progress: None,
+    listen: Callable[[Event, StudyProgress], None] = lambda event, progress: None,
     interrupts: Callable[[], int] = lambda: 0,
 ) -> StudyEnd:
     """Run a study to the end of its budget, or continue it.
@@ -203,24 +213,27 @@ class _Supervisor:
         plan: Plan,
         store: Store,
         targets: Mapping[str, Any],
-        listen: Callable[[events.Event, StudyProgress], None],
+        listen: Callable[[Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
-        self.folder, self.plan, self.store, self.targets = folder, plan, store, targets
-        self.listen, self.interrupts = listen, interrupts
-        self.spec, self.commands = store.spec, store.commands
+        self.folder = folder
+        self.plan = plan
+        self.store = store
+        self.targets = targets
+        self.listen = listen
+        self.interrupts = interrupts
+        self.spec = store.spec
+        self.commands = store.commands
         availability = store.availability
         availability.limit = OUTAGE_SECONDS
-        availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
+        availability.say = lambda message: self._take_in(StudyNotice(message=message))
         availability.stopping = lambda: interrupts() > 1
         self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         self.shipping = Shipping(folder, self.trackers)
         self.elapsed = folder.elapsed_seconds
-        self.watched, self.notices = (
-            Watched(folder, commands=self.commands),
-            events.Notices(folder),
-        )
+        self.watched = Watched(folder, commands=self.commands)
+        self.notices = Notices(folder)
         self.progress = self.watched.progress
         self.engine = engine_class(self.spec.engine.type)(
             folder, self.spec.engine, plan.workers
@@ -249,9 +262,9 @@ class _Supervisor:
         status = "interrupted"
         try:
             # Something to read while tracking is opened.
-            self.listen(events.Tick(), self.progress)
+            self.listen(Tick(), self.progress)
             for notice in notices:
-                self._take_in(events.StudyNotice(message=notice))
+                self._take_in(StudyNotice(message=notice))
             if is_done:
                 status = "complete"
                 return StudyEnd(self.folder, status, [])
@@ -290,7 +303,7 @@ class _Supervisor:
         n_interrupts = 0
         # A worker in a queue may begin to run before the first look.
         self._look_at_places()
-        self.listen(events.Tick(), self.progress)
+        self.listen(Tick(), self.progress)
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
@@ -300,7 +313,7 @@ class _Supervisor:
             if not is_queued and not is_paused:
                 self.elapsed += now - before
             self._poll_commands()
-            self.listen(events.Tick(), self.progress)
+            self.listen(Tick(), self.progress)
             if self.interrupts() > n_interrupts:
                 n_interrupts = self.interrupts()
                 if n_interrupts == 1:
@@ -384,19 +397,16 @@ class _Supervisor:
             self._take_in(notice)
         commands, self._unread = self._unread, []
         for event in self.watched.news(commands):
-            if (
-                isinstance(event, events.TrialEnded)
-                and event.ending.outcome is not RunState.FAILED
-            ):
+            if isinstance(event, TrialEnded) and event.ending.outcome is not RunState.FAILED:
                 self.pool.deaths.clear()
             self.listen(event, self.progress)
-            if isinstance(event, events.TrialEvent):
+            if isinstance(event, TrialEvent):
                 self.shipping.hear(event)
 
-    def _take_in(self, event: events.Event) -> None:
+    def _take_in(self, event: Event) -> None:
         """Take in an event that the folders of the runs do not tell."""
         # Several workers may send the same notice, seconds apart.
-        if isinstance(event, events.StudyNotice):
+        if isinstance(event, StudyNotice):
             if event.message == self._last_notice:
                 return
             self._last_notice = event.message

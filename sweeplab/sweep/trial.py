@@ -13,9 +13,18 @@ import torch
 
 from sweeplab.data.dataset import Dataset
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.records import runs
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding
+from sweeplab.records.runs import (
+    CurvePoint,
+    GradientPoint,
+    RunEnd,
+    RunFolder,
+    RunStart,
+    RunState,
+    TrialEnding,
+    append_gradients,
+    run_key,
+)
 from sweeplab.study.rules import facts
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.sharing import Claim
@@ -108,13 +117,14 @@ class TrialRuns:
     def __init__(
         self, spec: StudySpec, dataset: Dataset, starts: Iterable[tuple[RunFolder, RunStart]]
     ) -> None:
-        self.spec, self.dataset = spec, dataset
+        self.spec = spec
+        self.dataset = dataset
         self.error: str | None = None  # a traceback, or another reason for the failure
         self.is_stopped = False  # by the study's owner
         self.states: dict[int, RunState] = {}  # of the runs that ended by themselves, by seed
         self.trainings: dict[str, Training] = {}
         self.unwritten: dict[RunFolder, list[CurvePoint]] = {}  # points of the curves
-        self._unwritten_gradients: dict[RunFolder, list[runs.GradientPoint]] = {}
+        self._unwritten_gradients: dict[RunFolder, list[GradientPoint]] = {}
         for folder, start in starts:
             folder.write_start(start)
             self.trainings[start.key] = Training(TrainingRun(start.key, start.values), folder)
@@ -128,12 +138,14 @@ class TrialRuns:
         cls, claim: Claim, spec: StudySpec, dataset: Dataset, folder: StudyFolder
     ) -> TrialRuns:
         """Return the runs of a trial that this worker has claimed, begun in their folders."""
-        starts, decided, started = [], folder.decided(claim.cell.key), time.time()
+        starts = []
+        decided = folder.decided(claim.cell.key)
+        started = time.time()
         for seed in claim.seeds:
             values = settle_devices(claim.values.replace(seed=seed), decided=decided)
             start = RunStart(
                 study=spec.name,
-                key=runs.run_key(claim.cell.key, claim.number, seed),
+                key=run_key(claim.cell.key, claim.number, seed),
                 cell=claim.cell.key,
                 trial=claim.number,
                 seed=seed,
@@ -147,7 +159,8 @@ class TrialRuns:
             )
             starts.append((folder.run(claim.cell.key, claim.number, seed), start))
         trial = cls(spec, dataset, starts)
-        trial.claim, trial.promoted = claim, claim.promoted
+        trial.claim = claim
+        trial.promoted = claim.promoted
         return trial
 
     def _compared(self, loss: float, measures: Mapping[str, float]) -> float | None:
@@ -179,7 +192,7 @@ class TrialRuns:
             OSError: they cannot be written; they are kept for the next call.
         """
         for folder in [*self._unwritten_gradients]:
-            runs.append_gradients(folder, self._unwritten_gradients[folder])
+            append_gradients(folder, self._unwritten_gradients[folder])
             del self._unwritten_gradients[folder]
         for folder in [*self.unwritten]:
             folder.append(self.unwritten[folder])
@@ -209,13 +222,14 @@ class TrialRuns:
     def take_in(self, record: Record) -> list[tuple[int, float]]:
         """Add a record to its run's curve; return the iterations whose mean it completes, each with its value."""
         training = self.trainings[record.key]
-        values, seed = training.run.values, training.folder.seed
+        values = training.run.values
+        seed = training.folder.seed
         points: dict[int, dict[str, Any]] = {
             int(point["iteration"]): dict(point) for point in record.points
         }
         flow = {at: point.pop("layers") for at, point in points.items() if "layers" in point}
         if flow:
-            gradients = [runs.GradientPoint(at, layers) for at, layers in flow.items()]
+            gradients = [GradientPoint(at, layers) for at, layers in flow.items()]
             self._unwritten_gradients.setdefault(training.folder, []).extend(gradients)
         points.setdefault(record.iteration, {"iteration": record.iteration}).update(
             wall_seconds=record.wall_seconds,
@@ -253,15 +267,19 @@ class TrialRuns:
         written = [
             training.folder.take_back_end(self.promoted) for training in self.trainings.values()
         ]
-        ends, has_snapshot = [end for end in written if end], False
+        ends = [end for end in written if end]
+        has_snapshot = False
         # A failed trial has nothing left to report, and its metric may be what failed.
         iterations = [
             end.iteration for end in ends if end.ending.outcome is not RunState.FAILED
         ]
         for key, training in [*self.trainings.items()]:
-            snapshot, known, n_parts = read_snapshot(training.folder.path), iterations.copy(), 1
+            snapshot = read_snapshot(training.folder.path)
+            known = iterations.copy()
+            n_parts = 1
             if snapshot:
-                has_snapshot, n_parts = True, snapshot.numbers.get("grad_accum", 1)
+                has_snapshot = True
+                n_parts = snapshot.numbers.get("grad_accum", 1)
                 known.append(snapshot.numbers["evaluated"])
             self.accumulate(key, max(n_parts, parts(training.run.values)))
             if known:
@@ -302,12 +320,14 @@ class TrialRuns:
         return ends
 
     def _end(self, training: Training, ending: TrialEnding) -> RunEnd:
-        points, seed = training.folder.points(), training.folder.seed
+        points = training.folder.points()
+        seed = training.folder.seed
         nothing = CurvePoint(iteration=0, train_tokens=0, wall_seconds=0.0)
         evaluated = [point for point in points if point.val_loss is not None] or [nothing]
         best = min(evaluated, key=lambda point: point.val_loss or 0.0)
         last = points[-1] if points else nothing
-        state, n_parts = ending.states[seed], training.run.values.grad_accum
+        state = ending.states[seed]
+        n_parts = training.run.values.grad_accum
         valued_at = self.curves.valued_at(self.spec.objective.at)
         valued = [point.val_loss for point in evaluated if point.iteration <= valued_at]
         where = f"at iteration {last.iteration}"

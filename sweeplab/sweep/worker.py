@@ -57,7 +57,8 @@ class Starter:
 
     def __init__(self, since: float | None = None) -> None:
         self.closed = threading.Event()
-        self._since, self._was_signaled = since, False
+        self._since = since
+        self._was_signaled = False
         # The supervisor handles Ctrl-C, and closes our input.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -118,7 +119,8 @@ def write_use(folder: StudyFolder, ended: threading.Event) -> None:
     """
     import torch
 
-    process, place = psutil.Process(), folder.path / USE
+    process = psutil.Process()
+    place = folder.path / USE
     process.cpu_percent()  # measures from here on
     while not ended.wait(USE_SECONDS):
         used = {
@@ -150,10 +152,8 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     # What it says is for the log alone: whoever runs the study notices it too.
     availability = Availability(folder.name, OUTAGE_SECONDS, _say, closed.is_set)
     # Plugins are checked by their digests: whoever runs the study has allowed them.
-    store, plan = (
-        open_store(folder, allow_plugins=True, wait=availability),
-        folder.read(folder.plan_file),
-    )
+    store = open_store(folder, allow_plugins=True, wait=availability)
+    plan = folder.read(folder.plan_file)
     store.n_workers = len(plan["workers"])
     if AUTO in store.spec.devices:  # the plan's kind of device holds on every machine
         if plan["device"] == "cpu":

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sweeplab.records.folders import DataDescription
     from sweeplab.study.plan import Plan
     from sweeplab.sweep.choosing import BenchRow
-    from sweeplab.sweep.planning import Outlook
 
 
 def plan(
@@ -94,7 +93,7 @@ def plan(
     ahead = look_ahead(study.spec, study.lab)
     algorithms = {"sampler": settled_sampler(study.spec), "pruner": study.spec.pruner}
     values = {key: algorithm.model_dump() for key, algorithm in algorithms.items()}
-    answer = {**planned.as_dict(), **values, "outlook": asdict(ahead)}
+    answer = {**planned.as_dict(), **values, "outlook": ahead}
     return answer, lambda _: _print_plan(planned, ahead)
 
 
@@ -167,7 +166,7 @@ def _print_ways(cell: str, ways: Sequence[BenchRow]) -> None:
     print_rows(table, text=("precision", "step", "plan"))
 
 
-def _print_plan(plan: Plan, ahead: Outlook) -> None:
+def _print_plan(plan: Plan, ahead: dict[str, Any]) -> None:
     _print_data(plan.name, plan.data)
     say()
     has_seeds = any(len(cell.seeds) > 1 for cell in plan.cells)
@@ -196,8 +195,8 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
         ends.append(duration(plan.budget.time))
     if plan.budget.flops is not None:
         ends.append(f"{plan.budget.flops:.3g} FLOPs")
-    if ahead.done:
-        done = f"; done already: {ahead.done}"
+    if ahead["done"]:
+        done = f"; done already: {ahead['done']}"
     say(f"ends after {' or '.join(ends)}{done}")
     from sweeplab.study.problems import reaches_in_words
 
@@ -208,7 +207,7 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
     lines.append(workers_in_words(plan))
     if plan.dtype_by:
         lines.append(f"dtype {plan.dtype}: {plan.dtype_by}")
-    room = f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead.free_bytes)} free on disk"
+    room = f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead['free_bytes'])} free on disk"
     lines += [
         reaches_in_words(plan.reaches),
         plan.mirror,
@@ -239,7 +238,7 @@ def overlap(val: float, test: float, n_duplicates: int) -> str:
     return words
 
 
-def _print_search(plan: Plan, ahead: Outlook) -> None:
+def _print_search(plan: Plan, ahead: dict[str, Any]) -> None:
     for epochs, max_iters in dict.fromkeys(
         (cell.epochs, cell.max_iters) for cell in plan.cells
     ):
@@ -250,7 +249,7 @@ def _print_search(plan: Plan, ahead: Outlook) -> None:
                 else "as many iterations as batches"
             )
             say(f"epochs {epochs:g}: {steps}")
-    for name, entry in ahead.ranges.items():
+    for name, entry in ahead["ranges"].items():
         say(f"search {name}: {yaml_text(entry)}")
     excluded: dict[str, list[str]] = {}
     for point in plan.excluded:

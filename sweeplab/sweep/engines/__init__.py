@@ -86,7 +86,9 @@ class WorkerEngine(ABC):
     def __init__(
         self, folder: StudyFolder, spec: Engine, resources: Sequence[WorkerResources]
     ) -> None:
-        self.folder, self.spec, self.resources = folder, spec, resources
+        self.folder = folder
+        self.spec = spec
+        self.resources = resources
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     @classmethod  # noqa: B027 - most need nothing

@@ -63,7 +63,8 @@ def connect(address: str) -> Any:
         raise _refused(f"Ray is not installed: {INSTALL}") from None
     if ray.is_initialized():
         return ray
-    at, cure = _running() if address == AUTO else address, STARTS
+    at = _running() if address == AUTO else address
+    cure = STARTS
     check_address(RAY, at)
     if at.startswith("ray://"):
         allowed = "HOST:PORT of the cluster's head, auto"
@@ -83,13 +84,7 @@ def connect(address: str) -> Any:
             }
             with chdir("/"):  # actors would look for modules in the working folder
                 ray.init(at, namespace="sweeplab", **quiet)
-        except (
-            ConnectionError,
-            ValueError,
-            RuntimeError,
-            OSError,
-            ray.exceptions.RayError,
-        ) as error:
+        except (ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
             stderr.seek(0)
             _, marker, why = (
                 stderr.read().decode(errors="replace").strip().rpartition("RPC error: ")
@@ -164,7 +159,8 @@ class _Host:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._is_over, self._turn = False, threading.Lock()
+        self._is_over = False
+        self._turn = threading.Lock()
 
     def look(self, file: str, content: str) -> tuple[str, bool]:
         """Return the node's name, and whether a file is on it and has this content."""
@@ -245,13 +241,16 @@ class RayEngine(WorkerEngine):
             thread.start()
 
     def _follow(self, index: int, actor: _Actor) -> None:
-        get, code, known = self._ray.get, FAILED, self._ray.exceptions
+        get = self._ray.get
+        code = FAILED
+        known = self._ray.exceptions
         try:
             actor.node, is_seen = get(
                 actor.handle.look.remote(str(self.folder.seen_file), self._seen)
             )
             if not is_seen:
-                code, self._words[index] = UNSEEN, self.unseen_from(actor.node)
+                code = UNSEEN
+                self._words[index] = self.unseen_from(actor.node)
                 return
             environment = self.environment(index, base={})
             code = get(
@@ -293,7 +292,8 @@ class RayEngine(WorkerEngine):
         """Return the actors; those that wait for room on a node are queued."""
         places = []
         for index, actor in sorted(self._actors.copy().items()):
-            name, log = f"actor {actor.name}", str(self.log(index))
+            name = f"actor {actor.name}"
+            log = str(self.log(index))
             place = WorkerPlace(index, "queued", "", name, log, "waits for room on a node")
             if actor.node:
                 place = WorkerPlace(index, "running", actor.node, name, log)

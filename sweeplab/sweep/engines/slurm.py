@@ -118,8 +118,8 @@ def _job_options(spec: Engine, threads: int, gpus: float) -> list[str]:
         "--output=/dev/null",
         "--open-mode=append",
         f"--cpus-per-task={threads}",
+        f"--signal=B:USR1@{LEAVE_BEFORE}",
     ]
-    options += [f"--signal=B:USR1@{LEAVE_BEFORE}"]
     options += [f"--time={-(-spec.time // 60):.0f}"] if spec.time else []
     options += [f"--gres=gpu:{gpus:.0f}"] if gpus else []
     options += [f"--partition={spec.partition}"] if spec.partition else []
@@ -150,7 +150,8 @@ class SlurmEngine(WorkerEngine):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._lock, self._is_over = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
         self._jobs: dict[int, str] = {}  # the array of each worker that has not ended
         self._tasks: dict[int, _Task] = {}
         self._ends: dict[int, str] = {}  # how workers ended that did not exit by themselves
@@ -194,7 +195,8 @@ class SlurmEngine(WorkerEngine):
         options = _job_options(
             self.spec, self.resources[indices[0]].threads, self.spec.gpus_per_worker
         )
-        tasks, name = ",".join(map(str, indices)), f"--job-name=sweeplab-{self.folder.name}"
+        tasks = ",".join(map(str, indices))
+        name = f"--job-name=sweeplab-{self.folder.name}"
         words = ("sbatch", "--parsable", name, f"--array={tasks}", *options)
         script = SCRIPT.format(log=log, unseen=UNSEEN, number=NUMBER, command=command)
         try:
@@ -231,7 +233,8 @@ class SlurmEngine(WorkerEngine):
                     if task.state in (*QUEUED, *RUNNING):
                         continue
                     del self._jobs[index]
-                code, self._ends[index] = task.code, ""
+                code = task.code
+                self._ends[index] = ""
                 if code == UNSEEN:
                     self._ends[index] = self.unseen_from(task.node)
                 elif task.state not in ("COMPLETED", "FAILED"):

@@ -197,7 +197,8 @@ class _Window(BaseStorage):
     """A storage of which only a cell's history is seen."""
 
     def __init__(self, inner: BaseStorage, tally: CellTally) -> None:
-        self.inner, self._tally = inner, tally
+        self.inner = inner
+        self._tally = tally
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
@@ -224,7 +225,10 @@ class Asker:
         storage: BaseStorage,
         tally: Callable[[int], CellTally],
     ) -> None:
-        self._spec, self._spaces, self._storage, self._tally = spec, spaces, storage, tally
+        self._spec = spec
+        self._spaces = spaces
+        self._storage = storage
+        self._tally = tally
         self._sampler = settled_sampler(spec)
         self._joint = (
             JointModel(spaces, tally, spec.first_seed) if self._sampler.type == JOINT else None
@@ -238,7 +242,8 @@ class Asker:
         The first `n_startup` points are spread evenly, but the very first is the study's `first_trial`. The last trial
         of a joint search takes the point of lowest expected loss.
         """
-        space, tally = self._spaces[cell.index], self._tally(cell.index)
+        space = self._spaces[cell.index]
+        tally = self._tally(cell.index)
         number = len(tally.trials.trials)
         waiting = min(tally.waiting(), key=lambda trial: trial.number, default=None)
         proposed: Mapping[str, Any] = {}
@@ -299,7 +304,8 @@ class Asker:
 
         What is `proposed` is taken in place of draws.
         """
-        space, sampler = self._spaces[cell.index], self._sampler
+        space = self._spaces[cell.index]
+        sampler = self._sampler
         tally = self._tally(cell.index)
         trial_id = tally.trials.ids[number]
         seed = generator_key(self._spec.first_seed, f"{space.cell.key}/{number}") % 2**31

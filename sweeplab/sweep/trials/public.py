@@ -58,7 +58,8 @@ class PublicStorage(BaseStorage):
         self.inner = RDBStorage(url, engine_kwargs=storage.engine_arguments(url))
         storage.serialize(self.inner.engine)
         sql.event.listen(self.inner.engine, "before_cursor_execute", self._note_writing)
-        self._thread, self._is_in_turn = threading.RLock(), False
+        self._thread = threading.RLock()
+        self._is_in_turn = False
         self._studies: dict[int, optuna.Study] = {}
         self._cells: dict[int, CachedTrials] = {}
         self._read: set[int] = set()  # studies whose cached trials are as the database has them
@@ -125,7 +126,8 @@ class PublicStorage(BaseStorage):
                 cell.ids.append(
                     self.get_trial_id_from_study_id_trial_number(study_id, trial.number)
                 )
-            known, trial_id = cell.trials[trial.number], cell.ids[trial.number]
+            known = cell.trials[trial.number]
+            trial_id = cell.ids[trial.number]
             if known.state.is_finished() and not is_new:
                 continue
             cell.trials[trial.number] = trial

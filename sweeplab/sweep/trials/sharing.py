@@ -419,7 +419,8 @@ class ControlState:
 
     def after(self, command: Command) -> ControlState:
         """Return the state after one more command; the revision rises even if nothing else changes."""
-        changes, value = dict[str, Any](), command.value
+        changes = dict[str, Any]()
+        value = command.value
         match command.kind:
             case "start":
                 changes = {
@@ -446,7 +447,8 @@ class Commands:
     """The commands of one study; `state` is the state as of the last reading."""
 
     def __init__(self, engine: sql.Engine, availability: Availability) -> None:
-        self._engine, self._availability = engine, availability
+        self._engine = engine
+        self._availability = availability
         self._reading = engine.execution_options(**READS)
         self.state = ControlState()
 
@@ -491,7 +493,7 @@ class Commands:
                 return self._availability.retry(add)
 
     @staticmethod
-    def add_in(connection: sql.Connection, kind: str, value: Any = None) -> None:
+    def add_in(connection: sql.Connection, kind: str, value: Any) -> None:
         """Add a command as part of a transaction of the caller's."""
         last = connection.execute(_LAST).scalar() or 0
         row = {

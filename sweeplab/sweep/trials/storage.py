@@ -54,7 +54,8 @@ class TrialStorage(BaseStorage):
     can_reopen = True
 
     def __init__(self, url: str) -> None:
-        self.url, self.engine = url, open_database(url)
+        self.url = url
+        self.engine = open_database(url)
         self._sql = statements(self.engine.dialect.name)
         if not self._is_of_this_optuna():
             try:
@@ -213,7 +214,8 @@ class TrialStorage(BaseStorage):
             self._run(statement, id=trial_id)
         self.refresh([trial_id])
         trial = self._own(trial_id)
-        trial.state, trial.datetime_complete = TrialState.RUNNING, None
+        trial.state = TrialState.RUNNING
+        trial.datetime_complete = None
         self._changed[trial_id] = trial
         return True
 
@@ -292,7 +294,8 @@ class TrialStorage(BaseStorage):
     def _own(self, trial_id: int) -> FrozenTrial:
         """Replace a cached trial by a copy and return the copy, which may be changed: callers may hold the old one."""
         study_id, trial = self._by_id[trial_id]
-        cell, copied = self._cells[study_id], copy.copy(trial)
+        cell = self._cells[study_id]
+        copied = copy.copy(trial)
         cell.trials[copied.number] = cell.unended[trial_id] = copied
         self._by_id[trial_id] = (study_id, copied)
         return copied
@@ -329,7 +332,8 @@ class TrialStorage(BaseStorage):
         with self.transaction():
             self._check_study(study_id)
             cell = self.cell(study_id)
-            number, template = len(cell.trials), template_trial
+            number = len(cell.trials)
+            template = template_trial
             if template is None:
                 template = _empty_trial(0, number, TrialState.RUNNING)
                 template.datetime_start = datetime.now()
@@ -496,7 +500,8 @@ class TrialStorage(BaseStorage):
             raise KeyError(f"there is no study of id {study_id}")
 
     def _read_studies(self) -> None:
-        studies, directions = self._sql.studies.c, self._sql.directions
+        studies = self._sql.studies.c
+        directions = self._sql.directions
         with self.reading():
             names = self._run(sql.select(studies.study_name, studies.study_id)).all()
             rows = self._run(sql.select(directions).order_by(directions.c.objective)).all()

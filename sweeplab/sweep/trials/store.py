@@ -68,7 +68,8 @@ class Store:
     def __init__(
         self, spec: StudySpec, sizes: Sizes, url: str, wait: Availability | None = None
     ) -> None:
-        self.spec, (self.spaces, _) = spec, spaces_of(spec, sizes)
+        self.spec = spec
+        self.spaces, _ = spaces_of(spec, sizes)
         self.cells = [space.cell for space in self.spaces]
         self.availability = wait or Availability(spec.name)
         self.storage = self.availability.retry(lambda: open_storage(url))
@@ -295,7 +296,8 @@ class Store:
 
     def _room(self, cell: Cell) -> _Room | None:
         """Return how a cell may have another trial; None if it may not."""
-        tally, budget = self.tally(cell), self.budget
+        tally = self.tally(cell)
+        budget = self.budget
         if cell.index in self._exhausted:
             return None
         n_running = len(tally.running())
@@ -332,14 +334,11 @@ class Store:
         return sum(max(0, self._n_left(cell)) for cell in self.cells) / self.n_workers
 
     def _n_left(self, cell: Cell) -> float:
-        """Return how many new trials a cell has room for; negative if it has more than its limit."""
+        """Return how many new trials a cell has room for by the budget and its points; negative if it has more."""
         tally = self.tally(cell)
-        return self.limit(cell) - tally.counted - len(tally.running())
-
-    def limit(self, cell: Cell) -> float:
-        """Return how many trials a cell may have: the budget's, but at most its points."""
         n_points = self.spaces[cell.index].n_points or math.inf
-        return min(self.budget.trials_per_cell or math.inf, n_points)
+        limit = min(self.budget.trials_per_cell or math.inf, n_points)
+        return limit - tally.counted - len(tally.running())
 
     @property
     def _n_startup(self) -> int:
@@ -353,7 +352,8 @@ class Store:
         return bool(spent + planned >= self.budget.flops)
 
     def _ask(self, cell: Cell) -> Claim | None:
-        study, is_last = self.study(cell), self._n_left(cell) == 1
+        study = self.study(cell)
+        is_last = self._n_left(cell) == 1
         for left in reversed(range(MOST_DRAWS)):
             with warnings.catch_warnings(action="ignore"):
                 trial = self.asker.ask(study, cell, self._n_startup, is_last)
@@ -593,7 +593,7 @@ def open_store(
     folder: StudyFolder, allow_plugins: bool = False, wait: Availability | None = None
 ) -> Store:
     """Open the storage of a study from its folder, with all commands so far applied."""
-    spec, sizes = read_spec(folder, allow_plugins), folder.data.sizes
-    store = Store(spec, sizes, folder.storage_url, wait)
+    spec = read_spec(folder, allow_plugins)
+    store = Store(spec, folder.data.sizes, folder.storage_url, wait)
     store.poll_commands()
     return store

@@ -104,7 +104,9 @@ def _finished_trials(
 
 
 def _fitted(name: str, trials: Iterable[Trial], spaces: Sequence[Space]) -> WarmStartSource:
-    fitting, refused, reasons = [], defaultdict[str, list[str]](list), list[str]()
+    fitting = []
+    refused = defaultdict[str, list[str]](list)
+    reasons = list[str]()
     for trial in trials:
         place = f"{trial.cell}/{trial.number}"
         try:
@@ -128,7 +130,8 @@ def _fit(trial: Trial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar
     Raises:
         ValueError: it fits no cell; the message is the same for all trials with the same reason.
     """
-    theirs, value = trial.values, trial.value
+    theirs = trial.values
+    value = trial.value
     if not trial.state.counts_towards_budget:
         raise ValueError(f"not finished (state {trial.state})")
     if trial.state.has_value and (value is None or not math.isfinite(value)):
