@@ -457,7 +457,8 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
     best, length = read_best(ranked), {}
     if best:
         values = ranked.ranked()[0].start.values
-        length = {name: getattr(values, name) for name in LENGTHS if getattr(values, name)}
+        name = next(name for name in LENGTHS if getattr(values, name))
+        length = {name: getattr(values, name)}
     return StudyFacts(
         name=folder.name,
         state=study_state(folder),

@@ -84,7 +84,7 @@ def wanted(entry: SearchSpec, values: Values) -> bool:
     return isinstance(entry, Derived) or entry.when is None or holds(entry.when, values)
 
 
-def expanded(names: Iterable[str], fixed: Set[str], lengths: Iterable[str] = ()) -> set[str]:
+def expanded(names: Iterable[str], fixed: Set[str], lengths: Iterable[str]) -> set[str]:
     """Return the hyperparameters among `names`, and those that the facts and automatic values among them depend on.
 
     Hyperparameters that a study gives are not automatic. `lengths` are those of LENGTHS_OF that determine max_iters.
