@@ -17,7 +17,7 @@ from statistics import median
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
-from benchmarks.setting import STUDIES, print_table, setting, sweeplab
+from benchmarks.setting import STUDIES, setting, sweeplab
 
 STUDY = STUDIES / "small.yaml"
 LARGER = "n_layer=2,n_embd=96"
@@ -43,71 +43,46 @@ def train(seed, lab, cost):
 
 
 def repeat(seed, folder):
-    """Return what one repeat comes to."""
+    """Return what one repeat comes to: its cost, the exponent, and the forecast with its outcome."""
     lab, larger = folder / f"lab{seed}", folder / f"larger{seed}.yaml"
-    cost = train(seed, lab, folder / f"cost{seed}.json")
-    law = json.loads(sweeplab("laws", "fit", "small", "--json", "--lab", lab))
+    cost, at = train(seed, lab, folder / f"cost{seed}.json"), ("--lab", lab)
+    law = json.loads(sweeplab("laws", "fit", "small", "--json", *at))
     if not larger.exists():
-        sweeplab(
-            "laws",
-            "predict",
-            "small",
-            "--at",
-            LARGER,
-            "--write",
-            larger,
-            "--seal",
-            "--lab",
-            lab,
-        )
-        sweeplab("run", larger, "--lab", lab)
-    (scored,) = json.loads(sweeplab("laws", "verify", "--json", "--lab", lab))["forecasts"]
-    return {
-        "seed": seed,
-        **cost,
-        "alpha": law["parameters"]["alpha"],
-        **scored,
-    }
+        words = ("laws", "predict", "small", "--at", LARGER, "--write", larger, "--seal")
+        sweeplab(*words, *at)
+    sweeplab("run", larger, *at)
+    (scored,) = json.loads(sweeplab("laws", "verify", "--json", *at))["forecasts"]
+    return cost, law["parameters"]["alpha"], scored
 
 
 def main(repeats, folder):
-    """Print a row for each repeat, and how many forecasts held."""
+    """Print a row for each repeat as it ends, and how many forecasts held."""
     print(setting())
     folder.mkdir(parents=True, exist_ok=True)
-    rows, widths, held, halves = [], [], [], []
+    print(
+        "| seed | seconds | CPU | exponent | verdict | forecast | half width | loss | held | above |"
+    )
+    print(f"|{' --- |' * 10}")
+    widths, held, halves = [], [], []
     for seed in range(1, 1 + repeats):
-        found = repeat(seed, folder)
-        alpha, ends = found["alpha"], found["forecast"]["predicted"]
-        width = math.log(ends["high"] / ends["low"]) / 2
-        widths.append(width)
-        held.append(found["held"])
+        cost, alpha, scored = repeat(seed, folder)
+        ends = scored["forecast"]["predicted"]
+        widths.append(math.log(ends["high"] / ends["low"]) / 2)
+        held.append(scored["held"])
         halves.append((alpha["high"] - alpha["low"]) / 2)
-        interval = f"{ends['low']:.4f} to {ends['high']:.4f}"
-        rows.append(
-            [
-                str(seed),
-                f"{found['seconds']:.0f}",
-                f"{found['cpu']:.0f}",
-                f"{alpha['low']:.3f} to {alpha['high']:.3f}",
-                alpha["verdict"],
-                interval,
-                f"{width:.2%}",
-                f"{found['loss']:.4f}",
-                str(found["held"]),
-            ]
-        )
-    headings = [
-        "seed",
-        "seconds",
-        "CPU",
-        "alpha",
-        "verdict",
-        "forecast",
-        "half width",
-        "loss",
-        "held",
-    ]
-    print_table(headings, rows)
+        cells = [
+            str(seed),
+            f"{cost['seconds']:.0f}",
+            f"{cost['cpu']:.0f}",
+            f"{alpha['low']:.3f} to {alpha['high']:.3f}",
+            alpha["verdict"],
+            f"{ends['low']:.4f} to {ends['high']:.4f}",
+            f"{widths[-1]:.2%}",
+            f"{scored['loss']:.4f}",
+            str(held[-1]),
+            f"{scored['loss'] / ends['loss'] - 1:+.2%}",
+        ]
+        print(f"| {' | '.join(cells)} |", flush=True)
     print(f"{sum(held)} of {repeats} forecasts held")
     print(f"medians of half widths: alpha {median(halves):.3f}, loss {median(widths):.2%}")
 

@@ -84,7 +84,7 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder):
     whole.write_text(GROWING.replace("[20, 40, 80]", "[20, 40, 80, 160]"))
     assert cli("run", small).code == 0
     seal = ("laws", "predict", "growing", "--law", "power-d", "--seal", "--json")
-    (late,) = json.loads(cli(*seal, "--at", "params=1840,tokens=1280").out)["sealed"]
+    (late,) = json.loads(cli(*seal, "--at", "N=1840,D=1280").out)["sealed"]
     assert late["late"].startswith("its run n_embd=8,max_iters=20/0/0 started at ")
     sealed = json.loads(cli(*seal, "--targets", whole).out)["sealed"]
     counted = [each["run"]["cells"] for each in sealed if not each["late"]]

@@ -70,7 +70,7 @@ def predict(
     from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.columns import COUNTS
     from sweeplab.laws.hyperparameters.assessment import predict_values
-    from sweeplab.laws.hyperparameters.runs import parse_at
+    from sweeplab.laws.hyperparameters.runs import SHORT_NAMES, parse_at
 
     if at and targets:
         raise BadInput(conflict("--at", "--targets"))
@@ -79,7 +79,7 @@ def predict(
     read = read_source(source, columns, count, lab, where, tuned)
     answer: Plain = {"source": source, "left_out": {}, "warnings": []}
     named = {part.partition("=")[0].strip() for part in (at or "").split(",")}
-    if at and read.studies and not named & {*COUNTS}:
+    if at and read.studies and not named & {*COUNTS, *SHORT_NAMES}:
         predicted = _of_size(read, at, lab, seal or write is not None)
         answer["sizes"] = [predicted.as_dict()]
         assessed = predicted.law

@@ -36,7 +36,7 @@ from sweeplab.laws.points import Index
 if TYPE_CHECKING:
     import pandas as pd
 
-_SHORT = {"N": "params", "D": "tokens"}
+SHORT_NAMES = {"N": "params", "D": "tokens"}
 SIZES = ("params", "tokens", "n_embd", "n_layer")
 # Of log sizes in one cell: a batch size need not divide the tokens.
 _SAME_SIZE = {"params": 0.01, "tokens": 0.05}
@@ -119,8 +119,8 @@ def parse_at(text: str) -> dict[str, float]:
         BadInput: what is no pair of a size and a positive number.
     """
     target = {}
-    for name, number in pairs_of("--at", text, (*SIZES, "flops", *_SHORT)).items():
-        role = _SHORT.get(name, name)
+    for name, number in pairs_of("--at", text, (*SIZES, "flops", *SHORT_NAMES)).items():
+        role = SHORT_NAMES.get(name, name)
         target[role] = number_in(number) or 0.0
         if not 0 < target[role] < math.inf:
             raise BadInput(
