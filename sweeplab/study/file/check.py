@@ -1,6 +1,6 @@
 """Turn a document, as read from a study file, into a typed study; report everything that is wrong with it at once.
 
-Pydantic checks each value, in `spec` and `values`; where all are sound, what depends on several is checked here.
+Pydantic checks each value, in `spec` and `search`; here is checked what depends on several.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     if not isinstance(document, Mapping):
         problems.add((), "a study is a mapping of keys to values, such as `name: small`")
         raise BadInput(*problems.found)
+    wrong = set[Any]()
     empty = {
         key for key in (*SECTIONS, "cells", "constraints") if document.get(key, "") is None
     }
@@ -44,9 +45,14 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
         spec = StudySpec.model_validate(document)
     except ValidationError as error:
         problems.retell(error, (), _places())
-    else:
-        spec._read_from = problems
+        # The rest is checked too, so that all problems are reported at once.
+        wrong = {each["loc"][0] for each in error.errors(include_url=False)}
+        sound = {key: value for key, value in document.items() if key not in wrong}
+        spec = StudySpec.model_validate({**_PLACEHOLDERS, **sound})
+    spec._read_from = problems
+    if not wrong & {*SECTIONS, "cells", "constraints", "data"}:
         _check_hyperparameters(spec, problems)
+    if not wrong & {"search", "first_trial"}:
         _check_first_trial(spec, problems)
     if problems.found:
         raise BadInput(
@@ -55,6 +61,9 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
             )
         )
     return spec
+
+
+_PLACEHOLDERS = {"name": "study", "data": {"corpus": "python-docs", "tokenizer": "char"}}
 
 
 @cache
