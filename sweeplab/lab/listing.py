@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 
-# Entries of study files that older versions knew: a study that has one is still read, without it.
-_RETIRED = (("budget", "repeats"), ("sampler", "batch"))
-
-
 class StudyState(StrEnum):
     """The state of a study, by the word that every place shows.
 
@@ -235,10 +231,9 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
 
     # Reports damage as such, not as a mistake in a study file.
     study = folder.read(folder.canonical_file)
-    study.pop("confirm", None)  # of an earlier version, as are those below
-    for section, key in _RETIRED:
-        if isinstance(study.get(section), dict):
-            study[section].pop(key, None)
+    # Entries that older versions knew: a study that has one is still read, without it.
+    study.pop("confirm", None)
+    (study.get("budget") or {}).pop("repeats", None)
     track = study.get("track") or {}
     if track.get("checkpoints") == "all":
         track["checkpoints"] = "best"

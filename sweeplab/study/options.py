@@ -68,25 +68,21 @@ class AlgorithmRow:
         return getattr(room, self.optuna)  # type: ignore[no-any-return]
 
     @property
-    def arguments(self) -> Mapping[str, inspect.Parameter]:
-        """Return the arguments of Optuna's class."""
-        return inspect.signature(self.optuna_class).parameters
-
-    @property
     def optuna_defaults(self) -> dict[str, Any]:
         """Return Optuna's defaults of its arguments; `inspect.Parameter.empty` is that of a required one."""
-        return {name: argument.default for name, argument in self.arguments.items()}
+        parameters = inspect.signature(self.optuna_class).parameters
+        return {name: parameter.default for name, parameter in parameters.items()}
 
     @functools.cached_property
     def options(self) -> type[Section]:
         """Return the options that a study file can set, by Optuna's names: those whose values YAML can express."""
         fields = dict(self.own)
         names = {optunas: ours for ours, optunas in self.aliases.items()}
-        for name, argument in self.arguments.items():
-            kind = _type_of(name, inspect.formatannotation(argument.annotation))
+        for name, parameter in inspect.signature(self.optuna_class).parameters.items():
+            kind = _type_of(name, inspect.formatannotation(parameter.annotation))
             if kind is None or name == "seed":
                 continue
-            default = ... if argument.default is argument.empty else None
+            default = ... if parameter.default is parameter.empty else None
             alias = AliasChoices(name, names[name]) if name in names else None
             fields[name] = kind, Field(default, validation_alias=alias)
         return pydantic.create_model(f"{self.optuna}Options", __base__=Section, **fields)

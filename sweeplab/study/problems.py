@@ -27,18 +27,26 @@ SECTIONS = ("fixed", "grid", "search")
 LENGTHS = ("epochs", "tokens_per_param", "max_iters")
 # A longer list of allowed names is not printed.
 MOST_NAMED = 20
-# The forms of an entry of `search`, and all of their keys.
-FORM_KEYS = ("min", "max", "log", "step", "when", "choices", "expr")
+# The forms of an entry of `search`.
 FORMS_IN_WORDS = "{min, max, log, step, when} | [a, list] | {choices, when} | {expr}"
-# What is allowed, by the type of pydantic's error, where its own words are not those of YAML.
+# What is allowed, by the type of pydantic's error; braces hold the bounds of its context.
 ALLOWED = {
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "a number above {gt:g}",
+    "less_than_equal": "at most {le:,}",
+    "finite_number": "a number",
+    "string_type": "a string",
     "string_too_short": "a string",
+    "int_type": "a whole number",
+    "float_type": "a number",
     "bool_type": "true or false",
+    "list_type": "a list",
     "tuple_type": "a list",
     "too_short": "a list of one or more",
+    "too_long": "at most {max_length:,}",
     "model_type": "a mapping",
     "dict_type": "a mapping",
-    "unexpected_keyword_argument": FORMS_IN_WORDS,
+    "unexpected_keyword_argument": FORMS_IN_WORDS.replace("{", "{{").replace("}", "}}"),
 }
 
 
@@ -155,13 +163,11 @@ class Problems:
                     self.add(path, f"{dotted(path)} {what}", refusal.allowed, refusal.nearest)
                 continue
             what, near = f"{dotted(path)} is {shown(value)}", ""
-            words = detail["msg"].removeprefix("Input should be ").replace("a valid", "a")
-            allowed = ALLOWED.get(kind, words)
-            if kind == "unexpected_keyword_argument":
-                near = nearest(path[-1], FORM_KEYS)
-            elif kind == "too_long":
+            allowed = ALLOWED.get(kind, detail["msg"].removeprefix("Input should be ")).format(
+                **context
+            )
+            if kind == "too_long":
                 what = f"{dotted(path)} has {several(context['actual_length'], 'entry')}"
-                allowed = f"at most {context['max_length']:,}"
             elif kind == "literal_error":
                 choices = re.findall(r"'(.*?)'", context["expected"])
                 allowed, near = " | ".join(choices), nearest(value, choices)

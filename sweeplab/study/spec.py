@@ -75,24 +75,33 @@ def optional(default: Any, meaning: str, **bounds: Any) -> Any:
     return key(default, meaning, exclude_if=operator.not_, **bounds)
 
 
+ALWAYS = Expression("True")
+
+
 class ConditionalSeed(Section):
     """A seed that is trained in the cells where `when` holds."""
 
     seed: SeedNumber
-    when: Condition = Field(description="Trained only in cells where this holds")
+    when: Condition = Field(
+        default_factory=lambda: ALWAYS, description="Trained only in cells where this holds"
+    )
 
 
 def seed_parts(seed: int | ConditionalSeed) -> tuple[int, Expression]:
     """Return a seed's number and its condition."""
     if isinstance(seed, ConditionalSeed):
         return seed.seed, seed.when
-    return seed, Expression("True")
+    return seed, ALWAYS
 
 
 def _seed(written: Any) -> Any:
-    if isinstance(written, Mapping | ConditionalSeed):
-        return ConditionalSeed.model_validate(written)
-    return seed_number(written)
+    if isinstance(written, Mapping):
+        written = ConditionalSeed.model_validate(written)
+    if not isinstance(written, ConditionalSeed):
+        return seed_number(written)
+    if written.when == ALWAYS:
+        return written.seed
+    return written
 
 
 Seed = Annotated[Any, pydantic.PlainValidator(_seed, int | ConditionalSeed)]

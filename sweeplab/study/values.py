@@ -232,10 +232,6 @@ def of_rows(kind: TypeAdapter[Any]) -> PlainValidator:
             raise Refusal("", "a mapping of hyperparameters")
         typed, wrong = dict[str, Any](), list[InitErrorDetails]()
         for name, value in written.items():
-            if name == "seed":
-                refusal = Refusal("is set by the key seeds, such as `seeds: [0, 1]`")
-                wrong.append(refusal_at(refusal, value, name))
-                continue
             if name not in TABLE:
                 wrong.append(refusal_at(Refusal("hyperparameter", known=[*TABLE]), value, name))
                 continue
@@ -448,14 +444,15 @@ SearchSpec = Range | Choices | Derived
 SUGGESTED = "suggested"
 # All runs of a study are evaluated on the same targets, because their losses are compared.
 EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
-# The forms of an entry of `search`, by a key that only one has.
-FORMS: dict[str, type[Entry]] = {
-    "expr": Derived,
-    "choices": Choices,
-    "min": Range,
-    "max": Range,
+# The forms of an entry of `search` and their keys, by a key that only one has.
+FORMS: dict[str, tuple[type[Entry], tuple[str, ...]]] = {
+    "expr": (Derived, ("expr",)),
+    "choices": (Choices, ("choices", "when")),
+    "min": (Range, ("min", "max", "log", "step", "when")),
 }
-_ADAPTERS = {form: TypeAdapter[Any](form) for form in FORMS.values()}
+FORMS["max"] = FORMS["min"]
+_KEYS = (*FORMS["min"][1], "choices", "expr")
+_ADAPTERS = {form: TypeAdapter[Any](form) for form, _ in FORMS.values()}
 _OPTIONS = TypeAdapter(Options)
 
 
@@ -474,18 +471,21 @@ def read_entry(written: Any, place: pydantic.ValidationInfo) -> SearchSpec:
     row: Any = place.context
     if isinstance(written, SearchSpec):
         return written
-    if not is_searched(row):
-        raise Refusal(
-            "cannot be searched: it depends on the machine, or is the same in all runs",
-            "a value under fixed",
-        )
     if written == SUGGESTED and row.suggested is not None:
         written = row.suggested
     if isinstance(written, list | tuple):
         return Choices(_OPTIONS.validate_python(written, context=row))
     if not isinstance(written, Mapping):
         raise _no_form(row, written)
-    form = next((FORMS[key] for key in FORMS if key in written), None)
+    key = next((key for key in FORMS if key in written), "")
+    form, keys = FORMS.get(key, (None, _KEYS))
+    unknown = [
+        refusal_at(Refusal("key", known=keys), written[key], key)
+        for key in written
+        if key not in keys
+    ]
+    if unknown:
+        raise ValidationError.from_exception_data("entry", unknown)
     if form is None:
         raise _no_form(row, written)
     if form is Range and row.kind not in ("int", "float"):

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -272,7 +271,10 @@ class Stack:
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:
         started = time.perf_counter()
-        weights = self.transformer.layout.views(self._rows["weights"][due])
+        rows = self._rows["weights"][: len(self._members)]
+        if len(due) < len(rows):
+            rows = rows[due]  # a copy
+        weights = self.transformer.layout.views(rows)
         with self._autocast():
             measures = self._evaluation(weights, self._loss_inputs(due, 1))
             if self._like.eval_train:
@@ -338,6 +340,5 @@ def _compiled(losses: Callable[..., Tensor]) -> Callable[..., Tensor]:
     named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if named is None or unsafe(Path(named).absolute(), "."):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder("inductor"))
-    options: dict[str, Any] = {"cpp_cache_precompile_headers": False}
     torch.compiler.reset()  # programs of earlier shapes count towards a common limit
-    return torch.compile(losses, options=options)
+    return torch.compile(losses, options={"cpp_cache_precompile_headers": False})

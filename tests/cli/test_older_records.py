@@ -30,7 +30,6 @@ def test_a_study_with_entries_that_are_known_no_more_is_read(lab, cli):
     study["confirm"] = {"top": 3, "seeds": 5}
     file.write_text(json.dumps(study))
     assert cli("plan", file).code == 2  # a new study may not have them
-    assert (
-        read_spec(StudyFolder(lab, folder.name)).budget.trials_per_cell
-        == study["budget"]["trials_per_cell"]
-    )
+    spec = read_spec(StudyFolder(lab, folder.name))
+    assert spec.budget.trials_per_cell == study["budget"]["trials_per_cell"]
+    assert spec.sampler.options["batch"] == 1

@@ -21,6 +21,7 @@ from sweeplab.study.values import (
     EVALUATED,
     Choices,
     Range,
+    is_searched,
 )
 
 # No study finishes a grid with more points.
@@ -36,11 +37,13 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     if not isinstance(document, Mapping):
         problems.add((), "a study is a mapping of keys to values, such as `name: small`")
         raise BadInput(*problems.found)
-    wrong = set[Any]()
+    before, wrong = len(problems.found), set[Any]()
     empty = {
         key for key in (*SECTIONS, "cells", "constraints") if document.get(key, "") is None
     }
     document = {key: value for key, value in document.items() if key not in empty}
+    _check_places(document, problems)
+    are_placed = len(problems.found) == before
     try:
         spec = StudySpec.model_validate(document)
     except ValidationError as error:
@@ -50,7 +53,7 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
         sound = {key: value for key, value in document.items() if key not in wrong}
         spec = StudySpec.model_validate({**_PLACEHOLDERS, **sound})
     spec._read_from = problems
-    if not wrong & {*SECTIONS, "cells", "constraints", "data"}:
+    if are_placed and not wrong & {*SECTIONS, "cells", "constraints", "data"}:
         _check_hyperparameters(spec, problems)
     if not wrong & {"search", "first_trial"}:
         _check_first_trial(spec, problems)
@@ -76,29 +79,35 @@ def _places() -> list[str]:
     return places
 
 
-def _check_places(spec: StudySpec, problems: Problems) -> None:
+def _check_places(document: Mapping[str, Any], problems: Problems) -> None:
     """Check that every hyperparameter stands once, in a section that may have it."""
     held: list[tuple[Location, Any]] = [
-        ((section,), getattr(spec, section)) for section in SECTIONS
+        ((section,), document.get(section)) for section in SECTIONS
     ]
-    held += [(("cells", index), changes) for index, changes in enumerate(spec.cells)]
+    changes = document.get("cells")
+    if isinstance(changes, list):
+        held += [(("cells", index), each) for index, each in enumerate(changes)]
     seen: dict[str, str] = {}
     for place, values in held:
-        for name in values:
-            path, section = (*place, name), str(place[0])
+        for name in values if isinstance(values, Mapping) else ():
+            path, section, row = (*place, name), str(place[0]), TABLE.get(name)
             first = seen.setdefault(name, section)
             if first != section and (first, section) != ("fixed", "cells"):
                 problems.conflict((first, name), path)
+            elif name == "seed":
+                problems.add(path, "seed is set by the key seeds, such as `seeds: [0, 1]`")
             elif name in EVALUATED and section != "fixed":
                 what = (
                     f"{name} must be the same in the whole study, so that losses are comparable"
                 )
                 problems.add(path, what, "under fixed")
+            elif section == "search" and row is not None and not is_searched(row):
+                what = f"{name} cannot be searched: it depends on the machine"
+                problems.add(path, what, "under fixed or grid")
 
 
 def _check_hyperparameters(spec: StudySpec, problems: Problems) -> None:
     before, whole = len(problems.found), [{**spec.fixed, **cell} for cell in spec.cells]
-    _check_places(spec, problems)
     lengths = [
         name
         for name in LENGTHS

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import json_ready
 from sweeplab.study.file.check import study_from
 from sweeplab.study.file.parse import file_text, parse
 from sweeplab.study.file.resolve import FindRun, no_run, resolve
@@ -74,7 +73,13 @@ def read_plain(
 ) -> StudySpec:
     """Read a study from plain values instead of a file, as `read_study` does."""
     # As in a file: tuples are lists, paths texts.
-    plain = json.loads(json.dumps(json_ready(document), default=str))
+    plain = json.loads(json.dumps(document, default=_plain))
     problems = Problems()
     resolve(plain, problems, overrides, allow_plugins, find_run)
     return study_from(plain, problems)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # of NumPy
+        return value.tolist()
+    return str(value)

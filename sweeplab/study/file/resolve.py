@@ -224,6 +224,9 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     try:
         code = Code.at(place)
     except OSError as error:
+        if not allowed:
+            problems.add(path, _not_allowed(plugin.file), HOW)
+            return entry
         near = nearest(
             Path(place).name, [file.name for file in Path(place).parent.glob("*.py")]
         )
