@@ -2,16 +2,14 @@
 
 Each repeat runs studies/small.yaml with seeds of its own, and then what README shows: `laws fit`, `laws predict` of a
 size twice as large with its forecast sealed, a run of that size, and `laws verify`. Labs are kept in --lab, where a
-benchmark that was stopped goes on. Seconds are those of the first study's command; CPU seconds are of its processes.
+benchmark that was stopped goes on.
 """
 
 import argparse
 import json
 import math
 import os
-import resource
 import sys
-import time
 from pathlib import Path
 from statistics import median
 
@@ -19,61 +17,46 @@ sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a law
 
 from benchmarks.setting import STUDIES, setting, sweeplab
 
+from sweeplab.study.file.reading import read_study
+
 STUDY = STUDIES / "small.yaml"
 LARGER = "n_layer=2,n_embd=96"
 
 
-def train(seed, lab, cost):
-    """Run the first study with its seeds moved by ten times `seed`; return its seconds and CPU seconds."""
-    if not cost.exists():
-        from sweeplab.study.file.reading import read_study
-
-        seeds = []
-        for entry in read_study(STUDY).as_written()["seeds"]:
-            if isinstance(entry, dict):
-                seeds.append({**entry, "seed": entry["seed"] + 10 * seed})
-            else:
-                seeds.append(entry + 10 * seed)
-        began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        sweeplab("run", STUDY, "-o", f"seeds={json.dumps(seeds)}", "--lab", lab)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        cost.write_text(json.dumps({"seconds": time.monotonic() - began, "cpu": cpu}))
-    return dict(json.loads(cost.read_text()))
-
-
 def repeat(seed, folder):
-    """Return what one repeat comes to: its cost, the exponent, and the forecast with its outcome."""
-    lab, larger = folder / f"lab{seed}", folder / f"larger{seed}.yaml"
-    cost, at = train(seed, lab, folder / f"cost{seed}.json"), ("--lab", lab)
+    """Return the exponent, and the forecast with its outcome, of a study with its seeds moved by ten times `seed`."""
+    larger, at = folder / f"larger{seed}.yaml", ("--lab", folder / f"lab{seed}")
+    seeds = []
+    for entry in read_study(STUDY).as_written()["seeds"]:
+        if isinstance(entry, dict):
+            seeds.append({**entry, "seed": entry["seed"] + 10 * seed})
+        else:
+            seeds.append(entry + 10 * seed)
+    sweeplab("run", STUDY, "-o", f"seeds={json.dumps(seeds)}", *at)
     law = json.loads(sweeplab("laws", "fit", "small", "--json", *at))
     if not larger.exists():
         words = ("laws", "predict", "small", "--at", LARGER, "--write", larger, "--seal")
         sweeplab(*words, *at)
     sweeplab("run", larger, *at)
     (scored,) = json.loads(sweeplab("laws", "verify", "--json", *at))["forecasts"]
-    return cost, law["parameters"]["alpha"], scored
+    return law["parameters"]["alpha"], scored
 
 
 def main(repeats, folder):
     """Print a row for each repeat as it ends, and how many forecasts held."""
     print(setting())
     folder.mkdir(parents=True, exist_ok=True)
-    print(
-        "| seed | seconds | CPU | exponent | verdict | forecast | half width | loss | held | above |"
-    )
-    print(f"|{' --- |' * 10}")
+    print("| seed | exponent | verdict | forecast | half width | loss | held | above |")
+    print(f"|{' --- |' * 8}")
     widths, held, halves = [], [], []
     for seed in range(1, 1 + repeats):
-        cost, alpha, scored = repeat(seed, folder)
+        alpha, scored = repeat(seed, folder)
         ends = scored["forecast"]["predicted"]
         widths.append(math.log(ends["high"] / ends["low"]) / 2)
         held.append(scored["held"])
         halves.append((alpha["high"] - alpha["low"]) / 2)
         cells = [
             str(seed),
-            f"{cost['seconds']:.0f}",
-            f"{cost['cpu']:.0f}",
             f"{alpha['low']:.3f} to {alpha['high']:.3f}",
             alpha["verdict"],
             f"{ends['low']:.4f} to {ends['high']:.4f}",
