@@ -187,16 +187,16 @@ def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("panels:\n  - panel: los\n", "2:12: unknown panel 'los'; allowed: best_values, "),
+        ("panels:\n  - panel: los\n", "2:5: unknown panel 'los'; allowed: best_values, "),
         ("panels:\n  - panel: loss\n", "2:5: panels[0].x is missing"),
-        ("panels:\n  - {panel: loss, x: n_layers}\n", '2:22: panels[0].x is "n_layers"'),
+        ("panels:\n  - {panel: loss, x: n_layers}\n", '2:19: panels[0].x is "n_layers"'),
         ("panels:\n  - {panel: table, lgo: [x]}\n", '2:20: panels[0]: unknown key "lgo"'),
         (
             "panels:\n  - {panel: loss, x: n_embd, log: [x, z]}\n",
             'log[1] is "z"; allowed: x | y',
         ),
         ("panel: []\n", '1:1: the file: unknown key "panel"'),
-        ("panels: []\n", "1:9: panels is []; allowed: a list of one or more"),
+        ("panels: []\n", "1:1: panels is []; allowed: a list of one or more"),
         ("panels: [3]\n", "1:10: this is not a panel"),
         ("- panel: loss\n", "1:1: this is not a dashboard"),
         ("panels: [{panel: table}]\npanels: []\n", "2:1: "),
