@@ -158,16 +158,16 @@ def choose(
             compiles = compiling_pays(like, n_runs * cell.median.max_iters)
         ways.append(replace(planned, compile=compiles))
     why = "as the study says"
-    if samples[0].valid[0].dtype == AUTO and begun:
-        dtype = str(begun["dtype"])
-        why = "as it began"
-    elif samples[0].valid[0].dtype == AUTO:  # the cell with most FLOPs decides
+    if samples[0].valid[0].dtype == AUTO:  # the cell with most FLOPs decides
         largest, planned = max(
             zip(samples, ways, strict=True), key=lambda pair: pair[1].train_flops
         )
         dtype, why = precision(largest.median)
         if len(ways) > 1:
             why += f", in {planned.cell}, which has most FLOPs"
+        if begun and begun["dtype"] != dtype:
+            dtype = str(begun["dtype"])
+            why = "as it began"
     return ways, dtype, why
 
 

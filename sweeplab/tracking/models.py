@@ -90,9 +90,11 @@ class LoadedRun:
 
     @property
     def labels(self) -> list[str]:
-        """Return the names of a classifier's labels in the order of their numbers; numbers if it has no names."""
-        n_labels = self.values.n_labels or 0
-        return [*self.facts.get("labels", ()), *map(str, range(n_labels))][:n_labels]
+        """Return the names of a classifier's labels in their order; a label without one has its number."""
+        names = list(self.facts.get("labels", ()))
+        for number in range(len(names), self.values.n_labels or 0):
+            names.append(str(number))
+        return names
 
     @property
     def special(self) -> dict[str, int]:

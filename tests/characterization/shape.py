@@ -37,6 +37,7 @@ _MEASURED = re.compile(
 _HIDDEN = (
     (re.compile(r"(about |under )?\S+( to \S+)? more, by"), "<left> more, by"),
     (re.compile(r" (about |under )\S+ left\b"), ""),
+    (re.compile(r"(?<=^dtype float32: ).*"), "<why>"),
     (re.compile(r"\b\d+\.\d{2,}(e[-+]?\d+)?\b|\b\d+\.\d+e[-+]?\d+\b"), "<n>"),
     (re.compile(r"\b\d{8}-\d{6}\b"), "<time>"),
     (re.compile(r"\b[0-9a-f]{12,}\b|(?<=/experiments/)\d+"), "<id>"),

@@ -1,7 +1,8 @@
 """Real faults on real studies: processes killed and stopped, bits flipped in snapshots.
 
 Each study is started again until it ends, and then held against an undisturbed one: trials lost, told twice or beyond
-the budget, runs of which a bit differs, numbers that MLflow lacks or has twice.
+the budget, runs of which a bit differs, numbers that MLflow lacks or has twice. `PYTHONPATH=tests python -m
+faults.kills [FAULTS [SEED]]` runs studies of 16 faults each until there were so many (200), and prints what they did.
 """
 
 import os
@@ -9,10 +10,12 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import psutil
 from terminal import heeds_hangups
@@ -204,3 +207,23 @@ def undisturbed(root):
     found = {run.trial: curve(run) for run in whole.folder.runs()}
     assert len(found) == N_TRIALS, whole.said.read_text()
     return found
+
+
+def main(n_faults=200, seed=0):
+    """Print the faults of each study as it ends, with what they did, and their sum."""
+    counts = Counter()
+    with tempfile.TemporaryDirectory() as place:
+        expected = undisturbed(Path(place))
+        while counts.total() < n_faults:
+            folder = Path(place, str(seed))
+            folder.mkdir()
+            study = Study(folder, folder / "lab", random.Random(seed))
+            study.run(16)
+            counts += study.counts
+            print(seed, dict(study.counts), [*study.problems(expected)], flush=True)
+            seed += 1
+    print(counts.total(), dict(counts))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

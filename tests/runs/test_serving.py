@@ -29,7 +29,7 @@ def served(place, kind, **values):
 @pytest.mark.slow
 def test_a_classifier_returns_labels(tmp_path):
     run, model, signature = served(
-        tmp_path, "labels", family="encoder", n_labels=2, labels=("bad", "good")
+        tmp_path, "labels", family="encoder", n_labels=3, labels=("bad", "good")
     )
     texts = ["a b", "some more words"]
     found = model.predict(texts)
@@ -41,6 +41,7 @@ def test_a_classifier_returns_labels(tmp_path):
     assert signature.outputs.input_names() == [*found[0]]
     (alone,) = model.predict(texts[0])
     assert alone["probability"] == pytest.approx(found[0]["probability"])
+    assert {*run.predict(texts)[0]["probabilities"]} == {"bad", "good", "2"}
     assert run.predict([]) == []
     assert signature.params is None, "there is nothing to draw"
 

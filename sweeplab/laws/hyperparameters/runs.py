@@ -158,6 +158,8 @@ def runs_of_frame(
     values = pd.DataFrame({role: column.values for role, column in read.items()})
     taken = {*(column.name for column in read.values()), *named.values()}
     settings = setting_columns(known, taken) | named
+    if only is not None:
+        settings = {name: settings[name] for name in settings if name in (*only, *SIZES)}
     for name in sorted(settings, key=lambda name: [*SEARCHED_NAMES, name].index(name)):
         cells = frame[settings[name]]
         values[name], bad = numbers_of(cells)
@@ -172,8 +174,6 @@ def runs_of_frame(
     if logs.empty:
         raise BadInput(f"{source}: no row has a loss and a size")
     names = [name for name in logs if name not in (*ROLES, *_NOT_SEARCHED)]
-    if only is not None:
-        names = [name for name in names if name in only]
     searched, notes = _searched(logs[names], _cells(logs[sizes])[1])
     if not searched:
         what = f"{source}: no numeric hyperparameter has several positive values in a cell"
