@@ -1,7 +1,5 @@
 """A page in a real, headless Chromium, driven through its DevTools."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -11,12 +11,16 @@ TABLE = "params,tokens,loss\n" + "".join(
 )
 
 
-def write_table(path, sizes, tokens_per_param, noise=0.003, seed=3):
+def write_table(path, sizes, tokens_per_param):
     """Write a run of each size at each number of tokens a parameter, with losses by Hoffmann et al. and noise."""
     n = np.repeat(sizes, len(tokens_per_param))
     d = n * np.tile(tokens_per_param, len(sizes))
     loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(
-        np.random.default_rng(seed).normal(0, noise, len(n))
+        np.random.default_rng(3).normal(0, 0.003, len(n))
     )
-    np.savetxt(path, np.c_[n, d, loss], delimiter=",", header="N,D,val", comments="")
+    return write_rows(path, np.c_[n, d, loss])
+
+
+def write_rows(path, rows):
+    np.savetxt(path, rows, delimiter=",", header="N,D,val", comments="")
     return path

@@ -44,14 +44,14 @@ def imported():
         yield modules
 
 
-def questions(count=800):
+def questions():
     """Draw contexts of a name in capitals, a year and other words; questions are `who?` and `when?`."""
     drawn, rows = np.random.default_rng(0), []
 
     def word(letters):
         return "".join(drawn.choice(list(letters), 1 + drawn.integers(4)))
 
-    for _ in range(count):
+    for _ in range(800):
         who, when = word("ABC"), word("0123")
         context = " ".join(drawn.permutation([who, when, word("abc"), word("abc")]))
         question, answer = (("who?", who), ("when?", when))[drawn.integers(2)]

@@ -1,7 +1,5 @@
 """A real PostgreSQL server on loopback, with a data folder of its own."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -3,8 +3,6 @@
 `python tests/slurm_cluster.py [N]` starts one of N nodes, prints what to export, and ends it at Ctrl-C.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Another user of this machine, and the modules that somebody put into the folder that one stands in."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

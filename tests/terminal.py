@@ -1,7 +1,5 @@
 """A terminal to run a program in: a real pseudo-terminal, and what stands on its screen."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import pty
@@ -23,6 +21,7 @@ _IN_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_int
 # What nohup starts ignores SIGHUP, and so would all that a suite under nohup starts.
 heeds_hangups = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
 PROGRAM = [sys.executable, "-c", f"{_IN_A_TERMINAL}; from sweeplab.cli import main; main()"]
+LINES = 30  # of the terminal
 # Colors, the cursor's visibility; the cursor up, the line erased; a control character; text.
 _PIECES = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*m)|\x1b\[(\d*)A|\x1b\[2K|[\r\n]|[^\x1b\r\n]+")
 
@@ -31,8 +30,6 @@ _PIECES = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*m)|\x1b\[(\d*)A|\x1b\[2K|[\r\n]|[
 class Screen:
     """What a terminal shows; `frames` keeps what stood there whenever a line was about to be erased."""
 
-    lines: int
-    columns: int
     rows: list[str] = field(default_factory=lambda: [""])
     frames: list[str] = field(default_factory=list)
     widest: int = 0
@@ -65,9 +62,7 @@ class Screen:
                 self.rows.append("")
         elif piece.endswith("A"):
             self._row -= int(count or 1)
-            assert self._row >= max(0, len(self.rows) - self.lines), (
-                "above the screen's first line"
-            )
+            assert self._row >= max(0, len(self.rows) - LINES), "above the screen's first line"
         elif piece == "\x1b[2K":
             if not self.frames or self.frames[-1] != self.text:
                 self.frames.append(self.text)
@@ -90,37 +85,27 @@ class Played:
     raw: str
 
 
-def play(
-    arguments,
-    folder,
-    *,
-    lines=30,
-    columns=100,
-    environment=None,
-    signals=(),
-    timeout_seconds=280,
-):
+def play(arguments, folder, *, columns=100, signals=()):
     """Run the command line in a terminal; of `signals`, each is sent once its condition holds of the screen.
 
     SIGINT goes to the whole group of processes, as Ctrl-C does.
     """
     ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, columns, 0, 0))
     # The terminal has its own size, whatever the tests' own environment says of another.
-    size = {"COLUMNS": str(columns), "LINES": str(lines)}
-    given = {"TERM": "xterm-256color", **size, **(environment or {})}
+    size = {"COLUMNS": str(columns), "LINES": str(LINES)}
     process = subprocess.Popen(
         [*PROGRAM, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         cwd=folder,
-        env={**os.environ, **given},
+        env=os.environ | {"TERM": "xterm-256color"} | size,
         start_new_session=True,
     )
     os.close(theirs)
-    screen, raw, decoder = Screen(lines, columns), "", codecs.getincrementaldecoder("utf-8")()
-    deadline = time.monotonic() + timeout_seconds
+    screen, raw, decoder = Screen(), "", codecs.getincrementaldecoder("utf-8")()
+    deadline = time.monotonic() + 280
     unsent = list(signals)
     try:
         while text := _read(ours, deadline, screen):

@@ -126,7 +126,6 @@ def test_a_permission_that_another_user_may_have_written_allows_nothing(shared, 
     from sweeplab.permissions import _file_of
 
     own = _file_of(("plugin", "digest"))
-    assert own is not None
     state = shared / "sweeplab" / "allowed"
     by_another(state / own.name)
     (*_, allowed), said = ask(tmp_path / "cache", tmp_path, XDG_STATE_HOME=str(shared))

@@ -1,7 +1,5 @@
 """What MLflow has of a study, read by its public client: sweeplab itself only writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 A worker's process costs its imports, 2.4 seconds of a processor each: tests have processes where those are the subject.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading
@@ -40,8 +38,8 @@ class ThreadEngine(WorkerEngine):
 
     def __init__(self, *args, **settings):
         super().__init__(*args, **settings)
-        self._starters: dict[int, Here] = {}
-        self._threads: list[threading.Thread] = []
+        self._starters = {}
+        self._threads = []
 
     def start(self, indices, since=0.0):
         for index in indices:

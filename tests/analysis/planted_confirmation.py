@@ -8,30 +8,25 @@ from sweeplab.records.kept import Confirmed
 FIRST_FRESH = 100
 
 
-def plant_confirmation(
-    random,
-    n_cells=6,
-    n_trials=10,
-    top=3,
-    n_seeds=5,
-    spread=0.02,
-    noise="equal",
-):
+N_CELLS, N_TRIALS, TOP, N_SEEDS = 6, 10, 3, 5
+
+
+def plant_confirmation(random, spread, noise):
     """Return what is confirmed of cells that are alike, and the true loss of every trial.
 
     Trials differ by `spread`; the search chose by one seed. Validation and test losses of a seed are the same.
     """
-    sd = dict(zip(map(str, range(n_cells)), SEED_SD * NOISES[noise](n_cells), strict=True))
+    sd = dict(zip(map(str, range(N_CELLS)), SEED_SD * NOISES[noise](N_CELLS), strict=True))
     truth = {
         (cell, trial): 2.0 + spread * random.standard_normal()
         for cell in sd
-        for trial in range(n_trials)
+        for trial in range(N_TRIALS)
     }
     searched = {
         found: loss + sd[found[0]] * random.standard_normal() for found, loss in truth.items()
     }
     ranked = [
-        sorted(((cell, trial) for trial in range(n_trials)), key=searched.__getitem__)[:top]
+        sorted(((cell, trial) for trial in range(N_TRIALS)), key=searched.__getitem__)[:TOP]
         for cell in sd
     ]
 
@@ -44,12 +39,12 @@ def plant_confirmation(
         }
 
     raced = train(
-        [found for best in ranked for found in best], range(FIRST_FRESH, FIRST_FRESH + n_seeds)
+        [found for best in ranked for found in best], range(FIRST_FRESH, FIRST_FRESH + N_SEEDS)
     )
     winners = [
         min(best, key=lambda found: np.mean([*raced[found].values()])) for best in ranked
     ]
-    final = train(winners, range(FIRST_FRESH + n_seeds, FIRST_FRESH + 2 * n_seeds))
+    final = train(winners, range(FIRST_FRESH + N_SEEDS, FIRST_FRESH + 2 * N_SEEDS))
     confirmed = [
         Confirmed(
             *found,

@@ -4,18 +4,14 @@
 plugin's metric, has a failed and a stopped trial and was steered while it ran.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random
 import sys
 import time
-from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 from characterization.shape import Golden, Shapes
@@ -116,12 +112,12 @@ class _Steering:
     """Gives beta its orders as its trials come, and keeps what is said."""
 
     def __init__(self):
-        self.said: dict[str, Said] = {}
-        self.events: dict[str, list[str]] = {}
-        self._evaluated: set[int] = set()
-        self._ended: dict[int, str] = {}
+        self.said = {}
+        self.events = {}
+        self._evaluated = set()
+        self._ended = {}
         self._steps = iter((self._is_under_way, self._has_stopped_one, self._rests))
-        self._step: Callable[[Any], bool] | None = next(self._steps)
+        self._step = next(self._steps)
         self._deadline = time.monotonic() + 280
 
     @property

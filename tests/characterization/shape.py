@@ -6,15 +6,12 @@ have (`a | b`; `key?` is in some of them), or stand by their names where each ha
 `SWEEPLAB_UPDATE_GOLDEN=1 pytest tests/characterization` writes what there is now.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import re
 import zlib
 from pathlib import Path
-from typing import Any
 
 GOLDEN = Path(__file__).parent / "golden"
 IS_UPDATED = bool(os.environ.get("SWEEPLAB_UPDATE_GOLDEN"))
@@ -23,7 +20,7 @@ IS_CHECKOUT = (Path(__file__).parents[2] / ".git").exists()
 _OF_GIT = re.compile(
     r"/git: |.*/tags/(?:mlflow\.source\.git\.commit|sweeplab\.git_dirty): is gone"
 )
-WIDE, MOST_VALUES, MOST_ROWS = 110, 8, 30
+MOST_VALUES, MOST_ROWS = 8, 30
 # What a row of a list may be called by.
 NAMES = ("name", "place", "cell", "title", "law", "key")
 # Hyperparameters that are drawn: the same everywhere, unlike other long numbers.
@@ -203,17 +200,16 @@ class Golden:
 
     def __init__(self, name):
         self._file = GOLDEN / f"{name}.json"
-        self._kept: dict[str, Any] = (
-            json.loads(self._file.read_text("utf-8")) if self._file.exists() else {}
-        )
+        self._kept = json.loads(self._file.read_text("utf-8")) if self._file.exists() else {}
 
     def check(self, key, now):
         """Compare with what is written, and say which places differ; or write it."""
         now = json.loads(json.dumps(now))
         if IS_UPDATED:
             self._kept[key] = now
-            self._file.parent.mkdir(exist_ok=True)
-            self._file.write_text(_written(dict(sorted(self._kept.items()))) + "\n", "utf-8")
+            kept = dict(sorted(self._kept.items()))
+            written = json.dumps(kept, indent=1, ensure_ascii=False)
+            self._file.write_text(written + "\n", "utf-8")
             return
         assert key in self._kept, (
             f"{self._file.name} has no {key!r}; SWEEPLAB_UPDATE_GOLDEN=1 writes it"
@@ -224,23 +220,3 @@ class Golden:
             if IS_CHECKOUT or not _OF_GIT.match(each)
         ]
         assert not found, f"{key}\n" + "\n".join(found)
-
-
-def _written(value, indent=0):
-    """Write JSON with what fits into a line on one."""
-    line, inner = json.dumps(value, ensure_ascii=False), " " * (indent + 1)
-    if not value or not isinstance(value, dict | list) or len(line) + indent <= WIDE:
-        return line
-    if isinstance(value, dict):
-        rows = [
-            f"{inner}{json.dumps(key, ensure_ascii=False)}: {_written(value[key], indent + 1)}"
-            for key in value
-        ]
-        return "{\n" + ",\n".join(rows) + "\n" + " " * indent + "}"
-    return (
-        "[\n"
-        + ",\n".join(inner + _written(each, indent + 1) for each in value)
-        + "\n"
-        + " " * indent
-        + "]"
-    )

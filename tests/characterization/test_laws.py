@@ -7,6 +7,7 @@ import pytest
 from characterization.conftest import command
 from characterization.shape import Shapes
 from characterization.test_commands import described
+from law_tables import write_rows, write_table
 
 COLUMNS = "--columns params=N,tokens=D,loss=val"
 LINES = (
@@ -26,20 +27,13 @@ def tables(tmp_path, monkeypatch):
     """Work in an empty folder with a good table, and one that tells nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SWEEPLAB_LAB", raising=False)
-    sizes, ratios = np.geomspace(1e6, 1e8, 5), np.array((2, 10, 50, 200))
-    n, d = np.repeat(sizes, 4), np.repeat(sizes, 4) * np.tile(ratios, 5)
-    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * np.exp(
-        np.random.default_rng(3).normal(0, 0.003, 20)
-    )
-    _write("runs.csv", "N,D,val", n, d, loss)
+    sizes = np.geomspace(1e6, 1e8, 5)
+    write_table("runs.csv", sizes, (2, 10, 50, 200))
+    runs = np.loadtxt("runs.csv", delimiter=",", skiprows=1)
     later = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
-    _write("later.csv", "N,D,val", np.r_[n, 2e8], np.r_[d, 4e9], np.r_[loss, later])
-    _write("ray.csv", "N,D,val", sizes, 20 * sizes, loss[2::4])
+    write_rows("later.csv", np.r_[runs, [[2e8, 4e9, later]]])
+    write_rows("ray.csv", np.c_[sizes, 20 * sizes, runs[2::4, 2]])
     return tmp_path
-
-
-def _write(name, header, *columns):
-    np.savetxt(name, np.c_[columns], delimiter=",", header=header, comments="")
 
 
 @pytest.mark.slow

@@ -43,7 +43,6 @@ def served(*arguments):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            assert process.stdout and process.stderr
             lines = [process.stdout.readline() for _ in range(3)]
             assert lines[-1] == "}\n", process.stderr.read()
             yield json.loads("".join(lines))["page"]

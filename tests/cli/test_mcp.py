@@ -121,7 +121,7 @@ def test_an_agent_plans_runs_and_reads_a_study(folder):
     mcp = pytest.importorskip("mcp", reason="mcp, an extra, is not installed")
     (folder / "tiny.yaml").write_text(STUDY)
     (folder / "typo.yaml").write_text(STUDY.replace("n_layer", "n_layr"))
-    noise = list[object]()
+    noise = []
 
     async def hear(message):
         noise.append(message)

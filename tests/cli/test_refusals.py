@@ -3,14 +3,12 @@
 import os
 import shlex
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from cli.conftest import STUDY, Said, contents
+from cli.conftest import STUDY, contents
 from hf.models import GPT2, run_of, small
-from law_tables import write_table
+from law_tables import write_rows, write_table
 from trained import run_in
 
 from sweeplab.cli import MOVED
@@ -173,7 +171,7 @@ def place(finished, tmp_path_factory):
     rows = np.loadtxt(table, delimiter=",", skiprows=1)
     tables = {"few": rows[[0, 1, 5, 6]], "negative": np.r_[rows[:1] * [-1e-6, 1, 1], rows]}
     for name, table in tables.items():
-        np.savetxt(place / f"{name}.csv", table, delimiter=",", header="N,D,val", comments="")
+        write_rows(place / f"{name}.csv", table)
     tokenizer = open_run("tiny", finished.lab).tokenizer
     run_in(place / "mine")
     run_in(place / "paired", tokenizer, kind="pairs")
@@ -194,13 +192,7 @@ def place(finished, tmp_path_factory):
 @pytest.mark.parametrize(
     ("command", "message"), REFUSED, ids=[command[:60] for command, _ in REFUSED]
 )
-def test_it_is_one_line_and_nothing_is_changed(
-    command: str,
-    message: str,
-    cli: Callable[..., Said],
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_is_one_line_and_nothing_is_changed(command, message, cli, place, monkeypatch):
     monkeypatch.chdir(place)
     before = contents(place)
     said = cli(*shlex.split(command))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from cli.conftest import Finished
 
 
 def hears():
@@ -40,9 +39,7 @@ def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["run tiny", "resume tiny", "confirm tiny", "watch tiny"])
-def test_the_first_line_comes_before_anything_slow_is_imported(
-    finished: Finished, command: str
-) -> None:
+def test_the_first_line_comes_before_anything_slow_is_imported(finished, command):
     words = [
         "-X",
         "importtime",
@@ -58,7 +55,7 @@ def test_the_first_line_comes_before_anything_slow_is_imported(
         subprocess.Popen([sys.executable, *words], stderr=end) as process,
         os.fdopen(terminal, "rb") as shown,
     ):
-        imported = set[str]()
+        imported = set()
         for line in map(bytes.decode, shown):
             if line.startswith("reading "):
                 process.kill()
@@ -79,9 +76,7 @@ def test_the_first_line_comes_before_anything_slow_is_imported(
         ("hyperparameters", {"torch", "optuna", "mlflow", "numpy", "pandas"}),
     ],
 )
-def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(
-    finished: Finished, command: str, slow: set[str]
-) -> None:
+def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(finished, command, slow):
     words = [
         *command.split(),
         *(["--lab", str(finished.lab)] if "hyper" not in command else []),

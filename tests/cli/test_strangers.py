@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
 import strangers
@@ -76,7 +75,7 @@ class Listener:
     """A port on loopback that keeps what it is sent by anybody, and answers nobody."""
 
     def __init__(self):
-        self.heard: list[bytes] = []
+        self.heard = []
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.at = f"127.0.0.1:{self.socket.getsockname()[1]}"
         threading.Thread(target=self._listen, daemon=True).start()
@@ -226,15 +225,8 @@ def test_no_command_contacts_an_address_that_only_a_file_names(
     ],
 )
 def test_an_address_that_the_environment_names_is_contacted(
-    kind: str,
-    variable: str,
-    address: str,
-    command: str,
-    finished,
-    listener: Listener,
-    home,
-    tmp_path: Path,
-) -> None:
+    kind, variable, address, command, finished, listener, home, tmp_path
+):
     """So the listener hears: the test above can fail."""
     lab = foreign(finished, tmp_path, kind, listener.at)
     settings = os.environ | home | {variable: address.format(listener.at)}

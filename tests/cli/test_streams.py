@@ -4,10 +4,9 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from cli.conftest import STUDY, Finished
+from cli.conftest import STUDY
 
 pytestmark = pytest.mark.slow
 SWEEPLAB = shlex.join([sys.executable, "-m", "sweeplab"])
@@ -22,13 +21,13 @@ def shell(command, **settings):
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
 @pytest.mark.parametrize("command", ["study run --help", "laws fit --help"])
-def test_any_encoding_prints(command: str, encoding: str) -> None:
+def test_any_encoding_prints(command, encoding):
     ended = shell(f"sweeplab {command}", PYTHONIOENCODING=encoding)
     assert ended.returncode == 0 and not ended.stderr and "\\u2026" in ended.stdout
 
 
 @pytest.mark.parametrize("command", ["show tiny", "list", "doctor tiny", "best tiny --json"])
-def test_closed_streams_change_no_exit_code(command: str, finished: Finished) -> None:
+def test_closed_streams_change_no_exit_code(command, finished):
     command = f"sweeplab {command} --lab {finished.lab}"
     code = shell(command).returncode
     for closed in ("<&- >&- 2>&-", ">&-", "2>&-"):
@@ -37,7 +36,7 @@ def test_closed_streams_change_no_exit_code(command: str, finished: Finished) ->
 
 
 @pytest.mark.parametrize("command", ["show tiny", "list", "best tiny --json"])
-def test_a_full_output_is_one_line_that_names_it(command: str, finished: Finished) -> None:
+def test_a_full_output_is_one_line_that_names_it(command, finished):
     command = f"sweeplab {command} --lab {finished.lab}"
     ended = shell(f"{command} >/dev/full")
     assert (
@@ -66,7 +65,7 @@ def test_what_trains_outlives_who_reads(folder):
 @pytest.mark.parametrize(
     "command", ["list", "show tiny", "study run tiny.yaml", "report tiny", "init new"]
 )
-def test_a_deleted_working_folder_is_named(command: str, folder: Path) -> None:
+def test_a_deleted_working_folder_is_named(command, folder):
     (folder / "gone").mkdir()
     ended = shell(f"cd {folder}/gone && rmdir ../gone && sweeplab {command}")
     assert ended.returncode == 1 and not ended.stdout

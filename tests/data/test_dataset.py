@@ -158,14 +158,13 @@ def start(code, *arguments):
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    assert process.stdout.readline() == "ready\n"
     return process
 
 
 def test_processes_that_prepare_together_build_once_and_agree(file, cache, tmp_path):
     processes = [start(PREPARE_TOGETHER, file, cache, tmp_path / "log") for _ in range(3)]
     for process in processes:
-        assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
     (answer,) = {process.communicate(timeout=300)[0] for process in processes}

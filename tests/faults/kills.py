@@ -121,9 +121,9 @@ class Study:
             faults[kind]()
         self.counts[kind] += 1
 
-    def _stop(self, worker, seconds=LEASE_SECONDS + 5):
+    def _stop(self, worker):
         worker.suspend()
-        self._stopped.append((time.monotonic() + seconds, worker))
+        self._stopped.append((time.monotonic() + LEASE_SECONDS + 5, worker))
 
     def _flip(self):
         """Kill all, and flip a bit of the latest snapshot of each run."""
@@ -195,8 +195,8 @@ class Study:
 
 def curve(run):
     """Return what no fault may change of a run."""
-    end = run.read_end()  # type: ignore[attr-defined]
-    points = [(each.iteration, each.val_loss, each.train_loss) for each in run.points()]  # type: ignore[attr-defined]
+    end = run.read_end()
+    points = [(each.iteration, each.val_loss, each.train_loss) for each in run.points()]
     return points, end and str(end.state), end and end.value
 
 

@@ -6,8 +6,6 @@ moving all leases, so that nothing waits. Each worker may be killed at any state
 than a lease and wake up, lose its database for a while, or the answer to a commit.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import sqlite3

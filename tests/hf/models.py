@@ -185,11 +185,11 @@ def run_of(shape, seed=0, tokenizer=None, **values):
     return LoadedRun("planted", Model(known, weights), tokenizer or ByteTokenizer(), known, {})
 
 
-def tokens_of(shape, n_sequences=2):
+def tokens_of(shape):
     """Return inputs, and a source where the family reads one."""
     generator, length = torch.Generator().manual_seed(7), min(shape.block_size, 12)
-    inputs = torch.randint(0, shape.vocab_size, (n_sequences, length), generator=generator)
-    source = torch.randint(0, shape.vocab_size, (n_sequences, length - 3), generator=generator)
+    inputs = torch.randint(0, shape.vocab_size, (2, length), generator=generator)
+    source = torch.randint(0, shape.vocab_size, (2, length - 3), generator=generator)
     return inputs, source if shape.of_family.reads_source else None
 
 

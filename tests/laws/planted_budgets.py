@@ -20,9 +20,9 @@ def n_opt(truth, flops):
     return scale * (flops / 6) ** exponent(truth)
 
 
-def plant_isoflop(truth, noise, random, budgets=None, n_sizes=7, decades=1.5, off=0.0):
+def plant_isoflop(truth, noise, random, n_sizes=7, decades=1.5, off=0.0):
     """Return rows at equal FLOPs, `n_sizes` over `decades` around N_opt; `off` moves all of them, in decades."""
-    budgets = np.geomspace(1e17, 1e20, 5) if budgets is None else np.asarray(budgets, float)
+    budgets = np.geomspace(1e17, 1e20, 5)
     steps = 10 ** (off + np.linspace(-decades / 2, decades / 2, n_sizes))
     n = (n_opt(truth, budgets)[:, None] * steps).ravel()
     flops = np.repeat(budgets, n_sizes)

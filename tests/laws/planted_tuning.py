@@ -173,11 +173,11 @@ def dense(seed, kind="dense"):
     return Planted(pd.concat(tables, ignore_index=True), sizes, optima, bend, (skew, fourth))
 
 
-def published_like(seed, scatter=0.1, noise=0.0012):
+def published_like(seed, scatter=0.1):
     """Return a table like the published ones, and which cells are small: up to a tenth of the largest compute."""
     n = np.array([6.0e7, 1.2e8, 2.15e8, 2.68e8, 4.29e8, 5.37e8, 1.07e9])
     d = np.array([2e9, 4e9, 8e9, 2e10, 5e10, 1e11])
     sizes = np.array([(one, other) for one in n for other in d if 10 <= other / one <= 400])
-    world = World(noise=noise, scatter=scatter, around=4)
+    world = World(noise=0.0012, scatter=scatter, around=4)
     compute = sizes.prod(axis=1)
     return planted(world, seed, sizes), compute <= compute.max() / 10

@@ -6,8 +6,6 @@ each step.
 Legend: B sequences, T queries, S keys, N tokens, C n_embd, H query heads, D head_dim, E n_expert, V vocab_size.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

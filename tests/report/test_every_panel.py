@@ -3,8 +3,6 @@
 A panel draws something, or says in one sentence why there is nothing; it never raises and never warns.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

@@ -16,8 +16,8 @@ from sweeplab.study.values import Range
 from sweeplab.sweep import steering
 
 
-def first_screen(page, *tables, report=None):
-    report = report or report_of(pd.concat(tables, ignore_index=True))
+def first_screen(page, *tables):
+    report = report_of(pd.concat(tables, ignore_index=True))
     asked = read_dashboard(page=page).panels
     wanted = {"verdicts", "choices", "differences"}
     return SUMMARIES[page](

@@ -23,10 +23,10 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.links: list[str] = []
+        self.links = []
         self.words = ""
-        self.prose: list[str] = []  # outside folds and tables
-        self.figures: list[dict] = []
+        self.prose = []  # outside folds and tables
+        self.figures = []
         self._folds, self._kind = 0, ""
         self.feed(text)
 

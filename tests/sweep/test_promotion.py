@@ -43,7 +43,6 @@ def curves(folder):
         names = ("iteration", "train_loss", "val_loss")
         points = [[getattr(each, name) for name in names] for each in run.points()]
         end = run.read_end()
-        assert end is not None
         found[f"{run.cell}/{run.path.name}"] = points, end.state, end.value, end.train_flops
     return found
 
@@ -114,7 +113,7 @@ def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, ope
             1,
         ) and each.has_room()
     claim = claim_one(other)
-    assert claim is not None and (claim.number, claim.promoted, claim.attempt) == (
+    assert (claim.number, claim.promoted, claim.attempt) == (
         number,
         10,
         1,
@@ -143,7 +142,7 @@ def test_a_worker_that_died_while_it_took_a_promoted_trial_up_lost_nothing(tiny,
     ends[1].write_bytes(left)
     _, after = work(spec)
     found = [folder.run("all", number, seed).read_end() for seed in (0, 1)]
-    assert [end and (end.state, end.iteration) for end in found] == [("complete", 40)] * 2
+    assert [(end.state, end.iteration) for end in found] == [("complete", 40)] * 2
     assert after.trials(after.cells[0])[number].state == TrialState.COMPLETE
 
 

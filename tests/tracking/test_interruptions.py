@@ -44,8 +44,6 @@ class Shipper:
         self._process.communicate(timeout=300)
 
     def _ask(self, order):
-        assert self._process.stdin
-        assert self._process.stdout
         print(json.dumps(order, default=str), file=self._process.stdin, flush=True)
         return int(self._process.stdout.readline())
 

@@ -1,7 +1,5 @@
 """MLflow's own server as a process of ours, and what its pages show of a study in a real browser."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import math

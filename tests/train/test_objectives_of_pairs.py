@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import plugged
@@ -234,8 +233,6 @@ def test_a_file_of_something_else_is_one_line(tmp_path, corpus, name, text, said
 
 
 # ------------------------------------------------------------------ measures
-
-Found = Iterator[tuple[torch.Tensor, Batch]]
 
 
 def plain_names(found, data, span_codes, spans_in):

@@ -195,7 +195,6 @@ def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
     ]
     subprocess.run([sys.executable, "-c", RESUME, *arguments], check=True)
     found = read_snapshot(tmp_path / "resumed")
-    assert found is not None
     for name, row in expected.items():
         assert torch.equal(row, found.rows[name]), name
 
@@ -233,7 +232,6 @@ def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens):
             if record.state != "running":
                 kept = stack.weights("run", best=True)
                 stack.release("run")
-    assert best is not None
     assert all(torch.equal(kept[name], weight) for name, weight in best[1].items())
 
 
