@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from terminal import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 # Daemons are not on the path of those who are not root.
@@ -149,8 +150,7 @@ def started(n_nodes=3, n_cpus=1):
             *munged,
             *(f"--{option}={folder / file}" for option, file in files.items()),
         )
-        while not (folder / "munge.socket").exists():
-            time.sleep(0.05)
+        wait_until((folder / "munge.socket").exists)
         cluster._start("slurmctld", "slurmctld", "-D", "-f", str(folder / "slurm.conf"))
         for node in cluster.nodes:
             cluster.start_node(node)

@@ -26,6 +26,15 @@ LINES = 30  # of the terminal
 _PIECES = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*m)|\x1b\[(\d*)A|\x1b\[2K|[\r\n]|[^\x1b\r\n]+")
 
 
+def wait_until(is_so):
+    """Return what a function returns once it is something; fail where that is not within ten minutes."""
+    deadline = time.monotonic() + 600
+    while not (found := is_so()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
+    return found
+
+
 @dataclass
 class Screen:
     """What a terminal shows; `frames` keeps what stood there whenever a line was about to be erased."""
@@ -105,7 +114,7 @@ def play(arguments, folder, *, columns=100, signals=()):
     )
     os.close(theirs)
     screen, raw, decoder = Screen(), "", codecs.getincrementaldecoder("utf-8")()
-    deadline = time.monotonic() + 280
+    deadline = time.monotonic() + 600
     unsent = list(signals)
     try:
         while text := _read(ours, deadline, screen):

@@ -39,10 +39,18 @@ def run_in(
     return folder
 
 
-def begun(values, train, val=None):
+def begun(values, train, val=None, start=None):
     """Return a stack of one, `run`, before its first evaluation; without `val` it is evaluated on `train`."""
     stack = Stack(values, train, train if val is None else val)
-    stack.admit(TrainingRun("run", values))
+    stack.admit(TrainingRun("run", values), start=start)
+    return stack
+
+
+def stack_of(runs, tokens, capacity=None):
+    """Return a stack of runs, before their first evaluation, which is on the tokens that they are trained on."""
+    stack = Stack(runs[0].values, tokens, tokens, capacity or len(runs))
+    for run in runs:
+        stack.admit(run)
     return stack
 
 

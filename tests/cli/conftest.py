@@ -117,6 +117,16 @@ def cli(monkeypatch, capfd):
     return run
 
 
+@pytest.fixture
+def json_of(cli):
+    """Return a function that runs one command and returns what it says to programs."""
+
+    def run(words, *more):
+        return json.loads(cli(*words.split(), *more, "--json").out)
+
+    return run
+
+
 @dataclass(frozen=True)
 class Finished:
     """A study of four trials in two cells, run in a terminal of 30 lines. Not to be added to."""

@@ -1,6 +1,5 @@
 """The shells' completion, asked as bash, zsh and fish ask."""
 
-import json
 import os
 import re
 import subprocess
@@ -47,7 +46,7 @@ HOSTILE = "$(touch${IFS}ran)"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_only_names_that_a_study_may_have_are_listed(shell, cli, lab):
+def test_only_names_that_a_study_may_have_are_listed(shell, cli, json_of, lab):
     (lab / "studies" / "small").rename(lab / "studies" / f"sm{HOSTILE}")
     for folder in (Path("studies"), Path()):
         folder.mkdir(exist_ok=True)
@@ -62,7 +61,5 @@ def test_only_names_that_a_study_may_have_are_listed(shell, cli, lab):
         assert not said.err and "small-again" in offered and "ran" not in said.out, offered
         assert command != "run" or {"smaller", "smaller.yaml"} <= offered
     assert "ran" not in cli("run").err + cli("list").out + cli("show", "none").err
-    (told,) = (
-        each for each in json.loads(cli("doctor", "--json").out) if HOSTILE in each["found"]
-    )
+    (told,) = (each for each in json_of("doctor") if HOSTILE in each["found"])
     assert told["verdict"] == "warn"

@@ -1,7 +1,5 @@
 """`sweeplab confirm`, as a user runs it."""
 
-import json
-
 import pytest
 
 STUDY = """\
@@ -17,19 +15,17 @@ budget: {trials_per_cell: 3}
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_the_best_trials_are_confirmed_once(cli, folder):
+def test_the_best_trials_are_confirmed_once(cli, json_of, folder):
     (folder / "short.yaml").write_text(STUDY)
     assert cli("run", "short.yaml").code == 0
     numbers = ("--top", "2", "--seeds", "2")
     assert cli("confirm", "short", *numbers).code == 0
     names = {path.name for path in (folder / "lab" / "studies").iterdir()}
     assert names == {"short", "short.race", "short.confirm"}
-    cells = json.loads(cli("confirm", "short", *numbers, "--json").out)["cells"]
+    cells = json_of("confirm short", *numbers)["cells"]
     assert {each["cell"] for each in cells} == {"n_layer=1", "n_layer=2"}
     for each in cells:
-        best = json.loads(
-            cli("best", "short", "--cell", each["cell"], "--trial", each["trial"], "--json").out
-        )
+        best = json_of("best short --cell", each["cell"], "--trial", each["trial"])
         assert best["whole_val_loss"] == each["searched"] != best["value"]
         assert each["n_raced"] == 2 and each["test"]["low"] < each["test"]["high"]
     assert [each["apart"] is None for each in cells].count(True) == 1

@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_data_are_shown_as_they_are_read(folder, cli):
+def test_data_are_shown_as_they_are_read(folder, cli, json_of):
     shown = cli("data", "rows.jsonl")
     for line in (
         "text: 60 documents, ",
@@ -37,7 +37,7 @@ def test_data_are_shown_as_they_are_read(folder, cli):
         "Document 0 tells",
     ):
         assert line in shown.out, shown.out
-    read = json.loads(cli("data", "notes", "--json").out)
+    read = json_of("data notes")
     assert (read["corpus"], read["n_documents"], len(read["samples"])) == ("text", 60, 3)
     assert (
         sum(read["splits"].values()) == read["n_characters"]
@@ -62,7 +62,7 @@ def test_a_first_study_fits_the_shortest_text(folder, cli):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["../notes/*.txt", "labels.csv"])
-def test_a_first_study_is_whole_and_within_its_flops(folder, cli, place):
+def test_a_first_study_is_whole_and_within_its_flops(folder, cli, json_of, place):
     (folder / "studies").mkdir()
     place = place.replace("..", str(folder))
     said = cli("init", "mine", "--data", place).out
@@ -70,7 +70,7 @@ def test_a_first_study_is_whole_and_within_its_flops(folder, cli, place):
     spec = read_study(folder / "studies/mine.yaml")
     assert (settled_sampler(spec).type, spec.budget.time) == ("joint", 300)
     check_reach(spec, folder / "lab")  # the command line has named the files
-    planned = json.loads(cli("plan", "studies/mine.yaml", "--json").out)
+    planned = json_of("plan studies/mine.yaml")
     assert len(planned["cells"]) == 3
     assert planned["train_flops"] <= 1.1 * FIRST_FLOPS
     assert all(

@@ -4,13 +4,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 import strangers
 from cli.conftest import STUDY
+from terminal import wait_until
 
 import sweeplab
 from sweeplab.records.folders import StudyFolder
@@ -56,18 +56,13 @@ def run(*command):
     return ended.stdout
 
 
-def wait_until_idle(study):
-    while study.is_run:
-        time.sleep(0.2)
-
-
 @pytest.mark.slow
 def test_no_command_runs_them_nor_what_it_starts(planted, monkeypatch):
     monkeypatch.setenv("SWEEPLAB_CACHE", str(planted / "cache"))  # without the compiled step
     study = StudyFolder(planted / "lab", "tiny")
     for words in WALK:
         run(SCRIPT, *words.split())
-        wait_until_idle(study)
+        wait_until(lambda: not study.is_run)
     assert [*planted.glob("cache/programs/*.so")]
     # From the page: one more trial, and MLflow's pages.
     run(SCRIPT, "extend", "tiny", "--trials-per-cell", "3", "--no-run")
@@ -87,7 +82,7 @@ def test_no_command_runs_them_nor_what_it_starts(planted, monkeypatch):
             said["charts"].partition("#")[0] + "/", timeout=300
         ) as answer:
             assert b"<title>MLflow</title>" in answer.read()
-        wait_until_idle(study)
+        wait_until(lambda: not study.is_run)
         page.send_signal(signal.SIGINT)
     assert len({run.trial for run in study.runs()}) == 3
 

@@ -1,6 +1,5 @@
 """`export-hf` and `import-hf`: a study's run goes out as a folder, and comes in again under a name."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ FILES = (
 )
 
 
-def test_out_and_in_again_it_writes_the_same_text(cli, lab):
+def test_out_and_in_again_it_writes_the_same_text(cli, json_of, lab):
     out, again = Path("out"), Path("again")
     assert "GPT2LMHeadModel.from_pretrained('out')" in cli("export-hf", "tiny", "out").out
     assert tuple(sorted(each.name for each in out.iterdir())) == FILES
@@ -30,7 +29,7 @@ def test_out_and_in_again_it_writes_the_same_text(cli, lab):
     prompt = ("--prompt", "import ", "--max-new-tokens", "20")
     texts = [cli("generate", name, *prompt).out for name in ("tiny", "back")]
     assert texts[0] == texts[1] != ""
-    said = json.loads(cli("export-hf", "back", "again", "--json").out)
+    said = json_of("export-hf back again")
     assert said == {"folder": "again", "class": "GPT2LMHeadModel"}
     for name in ("model.safetensors", "tokenizer.json"):
         assert (again / name).read_bytes() == (out / name).read_bytes()

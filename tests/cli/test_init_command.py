@@ -1,7 +1,5 @@
 """`sweeplab hyperparameters`, and `sweeplab init` from its table and from tables of one's own."""
 
-import json
-
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.values import Range
@@ -26,10 +24,10 @@ RANGES = """\
 """
 
 
-def test_the_table_has_every_row_whole(cli):
+def test_the_table_has_every_row_whole(cli, json_of):
     printed = [line.split()[:1] for line in cli("hyperparameters").out.splitlines()]
     assert all(printed.count([name]) == 1 for name in TABLE)
-    rows = json.loads(cli("hyperparameters", "--json").out)
+    rows = json_of("hyperparameters")
     assert [row["name"] for row in rows] == [*TABLE]
     for row in rows:
         same = TABLE[row["name"]]

@@ -1,7 +1,5 @@
 """`sweeplab laws fit`, `predict` and `next` on tables and on trained studies, and how they count."""
 
-import json
-
 import numpy as np
 import pytest
 from law_tables import COLUMNS, write_table
@@ -26,16 +24,15 @@ def test_a_good_table(cli, good):
 
 
 @pytest.mark.slow
-def test_tuned_hyperparameters_and_a_prediction(cli, folder):
+def test_tuned_hyperparameters_and_a_prediction(cli, json_of, folder):
     table = folder / "runs.csv"
     planted(World(3, 3, searched=1, scatter=0.03), 0).frame.to_csv(table, index=False)
-    at = ("--at", "N=3e9,D=1e11", "--json")
-    (size,) = json.loads(cli("laws", "predict", table, *at).out)["sizes"]
+    (size,) = json_of("laws predict", table, "--at", "N=3e9,D=1e11")["sizes"]
     best = size["values"]["learning_rate"]
     assert best["low"] < best["value"] < best["high"]
     assert size["regret"] > 0 and size["loss"]["low"] < size["loss"]["high"]
     assert "\nthe best learning_rate\n" in cli("laws", "fit", table).out
-    laws = json.loads(cli("laws", "fit", table, "--json").out)["hyperparameters"]
+    laws = json_of("laws fit", table)["hyperparameters"]
     assert len(laws["cells"]) == 9
     assert "exponent of params" in laws["searched"]["learning_rate"]["numbers"]
 
@@ -55,9 +52,9 @@ track: {checkpoints: none}
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_the_next_runs_of_a_study_are_cells_of_it(cli, folder):
+def test_the_next_runs_of_a_study_are_cells_of_it(cli, json_of, folder):
     (folder / "tiny.yaml").write_text(STUDY)
     assert cli("run", "tiny.yaml").code == 0
-    found = json.loads(cli("laws", "next", "tiny", "--flops", "1e9", "--json").out)
+    found = json_of("laws next tiny --flops 1e9")
     assert found["n_runs"] and found["spent_flops"] <= 1e9
     assert all({*run["cell"]} == {"n_embd", "max_iters"} for run in found["runs"])

@@ -17,9 +17,9 @@ def table(folder):
     return write_table(folder / "runs.csv", np.geomspace(1e6, 1e8, 6), (5, 10, 20, 60, 200))
 
 
-def test_a_table_is_forecast_grows_and_is_scored(cli, folder, table):
+def test_a_table_is_forecast_grows_and_is_scored(cli, json_of, folder, table):
     def verified(*arguments):
-        return json.loads(cli("laws", "verify", *arguments, "--json").out)
+        return json_of("laws verify", *arguments)
 
     said = cli(
         "laws", "predict", table, *COLUMNS, *AT, "--tuned", "each", "--count", "params=total"
@@ -78,7 +78,7 @@ engine: {workers: 1}
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder):
+def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, json_of, folder):
     small, whole = folder / "small.yaml", folder / "whole.yaml"
     small.write_text(GROWING)
     whole.write_text(GROWING.replace("[20, 40, 80]", "[20, 40, 80, 160]"))
@@ -94,7 +94,7 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder):
     )
     assert "its run has not started" in cli("laws", "verify", "growing").out
     assert cli("run", whole).code == 0
-    found = json.loads(cli("laws", "verify", "growing", "--json").out)
+    found = json_of("laws verify growing")
     scored = [each for each in found["forecasts"] if each["state"] == "scored"]
     assert len(scored) == 4 == found["calibration"]["n"]
     runs = folder / "lab" / "studies" / "growing" / "runs"
@@ -111,5 +111,5 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder):
         )
     # The same forecasts sealed again, now that the runs have ended, do not count.
     cli(*seal, "--targets", whole)
-    again = json.loads(cli("laws", "verify", "growing", "--json").out)
+    again = json_of("laws verify growing")
     assert again["calibration"] == found["calibration"] and len(again["forecasts"]) == 33

@@ -103,11 +103,11 @@ def test_what_a_program_may_not_name_is_refused_in_one_line(tools, name, argumen
     assert "Ada" not in str(refused.value) and not Path("lab", "studies").exists()
 
 
-def test_a_tool_returns_what_its_command_prints(cli, finished, folder):
+def test_a_tool_returns_what_its_command_prints(cli, json_of, finished, folder):
     tools = Tools(Reach(finished.lab, [folder.resolve(), finished.lab.resolve()]))
     for name in ("show", "best"):
-        assert tools.call(name, {"name": "tiny"}) == json.loads(
-            cli("study", name, "tiny", "--json", "--lab", finished.lab).out
+        assert tools.call(name, {"name": "tiny"}) == json_of(
+            "study", name, "tiny", "--lab", finished.lab
         )
     said = cli("laws", "predict", "tiny", "--at", "n_embd=32", "--json", "--lab", finished.lab)
     assert (

@@ -1,6 +1,6 @@
 """`plan --layers`, `plan --coordinates` and `trace`, as a person and as a program reads them."""
 
-import json
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -18,15 +18,15 @@ def test_layers_reproduce_the_lectures_table(cli):
     assert "The lecture slips" in said.out and "4,608 less" in said.out
 
 
-def test_a_trained_run_is_traced_and_drawn(cli, finished):
+def test_a_trained_run_is_traced_and_drawn(cli, json_of, finished):
     asked = ["tiny", "--lab", finished.lab]
     asked += ["--prompt", "The print"]
     assert "final_norm" in cli("trace", *asked).out
-    found = json.loads(cli("trace", *asked, "--top", "999", "--json").out)
+    found = json_of("trace", *asked, "--top", "999")
     assert found["steps"][-1]["name"] == "probabilities"
     likely = [token["probability"] for token in found["next"][0]]
     assert sum(likely) == pytest.approx(1.0) and likely == sorted(likely, reverse=True)
-    drawn = json.loads(cli("trace", *asked, "--page", "page.html", "--json").out)
+    drawn = json_of("trace", *asked, "--page", "page.html")
     assert (
         Path(drawn["page"]).read_text().count('class="figure"') == len(drawn["attention"]) == 1
     )
@@ -34,12 +34,12 @@ def test_a_trained_run_is_traced_and_drawn(cli, finished):
 
 
 @pytest.mark.slow
-def test_coordinates_are_flat_under_mup_alone(cli, folder):
+def test_coordinates_are_flat_under_mup_alone(json_of, folder):
     (folder / "tiny.yaml").write_text(STUDY)
     asked = ["--coordinates", "-o", "mup_base_width=16", "-o", "learning_rate=2e-3"]
-    found = json.loads(cli("plan", "tiny.yaml", *asked, "--json").out)
-    last = dict[str, list[float]]()
+    found = json_of("plan tiny.yaml", *asked)
+    last = defaultdict(list)
     for each in found["powers"]:
         if each["step"] == STEPS - 1:
-            last.setdefault(each["parametrization"], []).append(each["power"])
+            last[each["parametrization"]].append(each["power"])
     assert min(last["standard"]) > 0.4 and max(map(abs, last["mup"][:-1])) < 0.25

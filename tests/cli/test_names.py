@@ -1,6 +1,5 @@
 """What a user types first: a study by its name or its file, short forms, the version."""
 
-import json
 import os
 import shutil
 
@@ -10,18 +9,18 @@ import sweeplab
 
 
 @pytest.mark.slow
-def test_a_study_is_named_by_name_or_by_file(cli, finished, folder, monkeypatch):
+def test_a_study_is_named_by_name_or_by_file(cli, json_of, finished, folder, monkeypatch):
     monkeypatch.setenv("SWEEPLAB_LAB", str(finished.lab))
     by_name = cli("study", "show", "tiny", "--json")
     assert cli("study", "show", finished.file, "--json") == by_name and by_name.code == 0
-    planned = json.loads(cli("study", "plan", "tiny", "--json").out)
+    planned = json_of("study plan tiny")
     assert planned["trials"] == 4, "of no file here: as the lab ran it last"
     (folder / "studies").mkdir()
     (folder / "studies" / "tiny.yaml").write_text(
         finished.file.read_text().replace("trials_per_cell: 2", "trials_per_cell: 7")
     )
     for named in ("tiny", "studies/tiny.yaml"):
-        assert json.loads(cli("study", "plan", named, "--json").out)["trials"] == 14
+        assert json_of("study plan", named)["trials"] == 14
     assert sweeplab.load_study("tiny").spec.budget.trials_per_cell == 7
     assert cli("plan", "tiny", "--layers").out == cli("plan", finished.file, "--layers").out
 

@@ -1,6 +1,5 @@
 """Labs that may only be read, that lie on a full disk, or whose path has what an address gives a meaning to."""
 
-import json
 import os
 import re
 import shutil
@@ -25,7 +24,7 @@ READING = (
 
 
 @pytest.mark.slow
-def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder):
+def test_a_lab_whose_path_an_address_would_read_otherwise(cli, json_of, folder):
     (folder / "tiny.yaml").write_text(STUDY)
     said = cli(
         "run", "tiny.yaml", "--lab", ODD, "-o", "n_embd=8", "-o", "budget.trials_per_cell=1"
@@ -34,7 +33,7 @@ def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder):
     assert (folder / ODD / "mlflow.db").exists() and (
         folder / ODD / "studies/tiny/trials.db"
     ).exists()
-    (row,) = json.loads(cli("list", "--lab", ODD, "--json").out)
+    (row,) = json_of("list --lab", ODD)
     assert (row["done"], row["planned"]) == (1, 1)
     assert "runs in MLflow: 1" in cli("doctor", "tiny", "--lab", ODD).out
     assert sorted(each.name for each in folder.iterdir()) == [ODD, "tiny.yaml"]
@@ -101,7 +100,7 @@ def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only):
         assert re.search("Permission denied|may only be read", text), (command, text)
 
 
-def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli, lab):
+def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli, json_of, lab):
     study = StudyFolder(lab, "tiny")
     with study.held("busy"):
         assert cli("show", "tiny").code == 0
@@ -113,10 +112,7 @@ def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli
                 2,
                 "",
             ) and "study tiny is run on node7" in said.err, words
-        checks = {
-            each["name"]: each["found"]
-            for each in json.loads(cli("doctor", "tiny", "--json").out)
-        }
+        checks = {each["name"]: each["found"] for each in json_of("doctor tiny")}
         assert "is run on node7" in checks["storage"]
     assert cli("show", "tiny").code == 0
 

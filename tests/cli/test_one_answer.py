@@ -3,11 +3,11 @@
 import html
 import json
 import shutil
-import time
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from terminal import wait_until
 
 import sweeplab
 from sweeplab.cli.mcp import Reach, Tools
@@ -103,13 +103,8 @@ def check_pages(folder):
 
 
 def wait_for(study, begins):
-    deadline = time.monotonic() + 60
-    while not study.folder.canonical_file.exists():  # from then on the lab has the whole study
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    while not study.show().state.startswith(begins):
-        assert time.monotonic() < deadline, study.show().state
-        time.sleep(0.2)
+    wait_until(study.folder.canonical_file.exists)  # from then on the lab has the whole study
+    wait_until(lambda: study.show().state.startswith(begins))
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """A study of a plugin's model: searched by its own rows, killed and continued with the same bits, and used."""
 
-import json
 import os
 import shutil
 import signal
@@ -33,7 +32,7 @@ ALLOWED = "--allow-plugins"
 
 
 @pytest.mark.usefixtures("workers_here")
-def test_a_study_of_a_module_is_killed_continued_and_used(cli, folder):
+def test_a_study_of_a_module_is_killed_continued_and_used(cli, json_of, folder):
     shutil.copy(plugged.FOLDER / "nanogpt.py", folder)
     (folder / "mine.yaml").write_text(STUDY)
     command = [sys.executable, "-P", "-m", "sweeplab", "run", "mine.yaml", "--quiet", ALLOWED]
@@ -61,13 +60,13 @@ def test_a_study_of_a_module_is_killed_continued_and_used(cli, folder):
     sizes = {run.read_start().facts["n_params"] for run in ends["mine"]}
     assert len(sizes) >= 2 and all(run.read_end().state == "complete" for run in ends["mine"])
 
-    best = json.loads(cli("best", "mine", "--json").out)
+    best = json_of("best mine")
     assert {*best["sampled"]} == {"learning_rate", "mlp_ratio", "gate"}
     written = cli(
         "generate", "mine", "--prompt", "The ", "--max-new-tokens", "30", "--seed", "1"
     )
     assert written.code == 0 and len(written.out) > 30
-    found = json.loads(cli("evaluate", "mine", "--json").out)
+    found = json_of("evaluate mine")
     assert found["measures"]["val_loss"] == pytest.approx(best["value"], rel=1e-5)
     refused = cli("trace", "mine", "--prompt", "The ")
     assert (

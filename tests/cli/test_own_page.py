@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ LONGEST = 20
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgets_plugins", "workers_here")
 def test_every_block_runs(cli, folder):
-    page, names = (STUDIES / "OWN.md").read_text(encoding="utf-8"), dict[str, Any]()
+    page, names = (STUDIES / "OWN.md").read_text(encoding="utf-8"), {}
     blocks = BLOCK.findall(page)
     assert len(blocks) >= 8 and page.count("```") == 2 * len(blocks)
     for kind, text in blocks:

@@ -1,7 +1,6 @@
 """Every command that writes a file writes it where it says, and through no link that lies there already."""
 
 import ast
-import json
 import os
 import shutil
 from pathlib import Path
@@ -198,7 +197,7 @@ def test_files_are_opened_in_one_module(names, modes, exempt):
 @pytest.mark.parametrize("name", ["8/0-0", "8"])
 @pytest.mark.parametrize("leads_to_itself", [True, False])
 def test_a_link_in_the_place_of_runs_is_told_and_nothing_else_counted(
-    cli, lab, tmp_path, name, leads_to_itself
+    cli, json_of, lab, tmp_path, name, leads_to_itself
 ):
     link = next((lab / "studies/tiny/runs").glob(f"*{name}"))
     shutil.move(link, tmp_path / "moved")
@@ -206,7 +205,7 @@ def test_a_link_in_the_place_of_runs_is_told_and_nothing_else_counted(
     for words in ("run tiny", "show tiny", "doctor tiny --repair"):
         said = cli(*words.split())
         assert (said.code, said.out) == (2, "") and f"{link}: a symbolic link" in said.err, said
-    checks = json.loads(cli("doctor", "tiny", "--json").out)
+    checks = json_of("doctor tiny")
     (told,) = (each for each in checks if "symbolic link" in each["found"])
     assert (told["looked_at"], told["verdict"]) == (str(link), "bad")
-    assert [row["done"] for row in json.loads(cli("list", "--json").out)] == [4]
+    assert [row["done"] for row in json_of("list")] == [4]

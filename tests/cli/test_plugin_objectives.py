@@ -113,7 +113,7 @@ def write_kinds(folder, plugin, corpus, rows):
     ],
 )
 def test_a_plugin_is_trained_measured_and_used(
-    plugin, corpus, rows, unit, measures, best, text, said, cli, folder
+    plugin, corpus, rows, unit, measures, best, text, said, cli, json_of, folder
 ):
     write_kinds(folder, plugin, corpus, rows)
     refused = cli("run", "kinds.yaml")
@@ -122,10 +122,10 @@ def test_a_plugin_is_trained_measured_and_used(
         and "is code that would run here; allowed: --allow-plugins" in refused.err
     )
     assert cli("run", "kinds.yaml", "--quiet", ALLOWED).code == 0
-    found = json.loads(cli("evaluate", "kinds", ALLOWED, "--json").out)
+    found = json_of("evaluate kinds", ALLOWED)
     assert found["measures"].keys() == {"val_loss"} | measures and found["measures"][best] > 0.9
     assert found["unit"] == unit
-    (answer,) = json.loads(cli("predict", "kinds", text, ALLOWED, "--json").out)["texts"]
+    (answer,) = json_of("predict kinds", text, ALLOWED)["texts"]
     if plugin == "tagging":
         assert [word["label"] for word in answer["words"]] == said
     elif plugin == "similarity":
@@ -139,7 +139,7 @@ def test_a_plugin_is_trained_measured_and_used(
 
 
 @pytest.mark.usefixtures("workers_here")
-def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder, monkeypatch):
+def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, json_of, folder, monkeypatch):
     """Both answers are as likely in the pairs, and the preferences choose one."""
     prompts = [f"is {at}?" for at in range(300)]
     pairs = [
@@ -170,18 +170,16 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder, monkeypa
             refused.err
         )
     assert cli("run", "preferences.yaml", "--quiet", ALLOWED).code == 0
-    best = json.loads(cli("best", "preferred", "--json").out)
+    best = json_of("best preferred")
     assert {*best["sampled"]} == {"learning_rate", "beta"} and best["value"] < 0.4
-    found = json.loads(cli("evaluate", "preferred", ALLOWED, "--json").out)["measures"]
+    found = json_of("evaluate preferred", ALLOWED)["measures"]
     assert found["reward_accuracy"] == 1.0 and found["reward_margin"] > 1
     assert found["val_loss"] == pytest.approx(best["value"], rel=1e-4) and found[
         "val_loss"
     ] < math.log(2)
     asked = ("generate", "preferred", ALLOWED, "--seed", "1", "--prompt")
     assert {cli(*asked, each).out.strip() for each in prompts[:6]} == {"yes"}
-    said = json.loads(
-        cli("predict", "preferred", "is 1?\tyes", "is 1?\tno", ALLOWED, "--json").out
-    )["texts"]
+    said = json_of("predict preferred", "is 1?\tyes", "is 1?\tno", ALLOWED)["texts"]
     assert said[0]["log_probability"] > said[1]["log_probability"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(folder / "lab"))
     tracked = mlflow.search_runs(search_all_experiments=True)

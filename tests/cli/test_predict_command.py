@@ -25,22 +25,22 @@ engine: {workers: 1}
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder, monkeypatch):
+def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, json_of, folder, monkeypatch):
     rows = [{"text": f"{'ab'[at % 2]}{at}", "label": at % 2} for at in range(200)]
     (folder / "kinds.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "kinds.yaml").write_text(STUDY)
     planned = cli("plan", "kinds.yaml")
     assert planned.code == 0 and "epochs 10: 100 iterations" in planned.out
     assert cli("run", "kinds.yaml", "--quiet").code == 0
-    best = json.loads(cli("best", "kinds", "--json").out)
+    best = json_of("best kinds")
     assert best["commands"]["generate"].startswith("sweeplab predict kinds TEXT")
-    found = json.loads(cli("evaluate", "kinds", "--json").out)["measures"]
+    found = json_of("evaluate kinds")["measures"]
     assert (
         found.keys() == {"val_loss", "accuracy", "f1"}
         and found["accuracy"] == found["f1"] == 1.0
     )
     (folder / "texts.txt").write_text("b7\n\n")
-    said = json.loads(cli("predict", "kinds", "a1", "--file", "texts.txt", "--json").out)
+    said = json_of("predict kinds a1 --file texts.txt")
     assert [(each["text"], each["label"]) for each in said["texts"]] == [
         ("a1", "0"),
         ("b7", "1"),
@@ -56,13 +56,11 @@ def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder, monkey
     assert 1.0 in set(runs["metrics.accuracy"]) and 1.0 in set(runs["metrics.best_f1"])
 
 
-def test_a_language_model_says_how_probable_a_text_is(cli, finished):
+def test_a_language_model_says_how_probable_a_text_is(cli, json_of, finished):
     run = open_run("tiny", finished.lab)
     size, text = run.values.block_size, "the value of the expression"
     for asked in (text[: size + 1], text):
-        (said,) = json.loads(
-            cli("predict", "tiny", asked, "--json", "--lab", finished.lab).out
-        )["texts"]
+        (said,) = json_of("predict tiny", asked, "--lab", finished.lab)["texts"]
         assert "".join(token["token"] for token in said["tokens"]) == asked[1:], (
             "each but the first, once"
         )

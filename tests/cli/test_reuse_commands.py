@@ -1,7 +1,5 @@
 """`best`, `diff` and warm starts, from one study's results to the next one's: every bit of a rerun is the same."""
 
-import json
-
 import pytest
 
 from sweeplab.records.folders import StudyFolder
@@ -34,7 +32,7 @@ pruner: {type: asha, min_iters: 40, factor: 3}
 
 
 @pytest.mark.parametrize("case", STUDIES)
-def test_a_cells_best_trains_again_to_the_same_bits(case, cli, folder):
+def test_a_cells_best_trains_again_to_the_same_bits(case, cli, json_of, folder):
     text = STUDY + STUDIES[case]
     if "whole" in case:
         text = text.replace("eval_iters: 3", "eval_full: true").replace(
@@ -42,7 +40,7 @@ def test_a_cells_best_trains_again_to_the_same_bits(case, cli, folder):
         )
     (folder / "tiny.yaml").write_text(text)
     assert cli("run", "tiny.yaml").code == 0
-    best = json.loads(cli("best", "tiny", "--cell", "n_embd=32", "--json").out)
+    best = json_of("best tiny --cell n_embd=32")
     assert cli("best", "tiny", "--cell", "n_embd=32", "--output", "best.yaml").code == 0
     assert cli("run", "best.yaml").code == 0
     name = f"tiny-n_embd32-{best['trial']}"
@@ -60,13 +58,13 @@ def test_a_cells_best_trains_again_to_the_same_bits(case, cli, folder):
         for runs in (seen, again)
     ]
     assert curves[0] == curves[1]
-    diff = json.loads(cli("diff", "tiny", name, "--json").out)
+    diff = json_of("diff tiny", name)
     assert diff["data"] == diff["code"] == []
     assert {"place": "fixed.n_embd", "a": None, "b": 32} in diff["file"]
     assert "fixed.max_iters" not in [each["place"] for each in diff["file"]]
 
 
-def test_a_study_starts_from_another(cli, finished, lab, folder):
+def test_a_study_starts_from_another(cli, json_of, finished, lab, folder):
     text = (
         finished.file.read_text()
         .replace("name: tiny", "name: next")
@@ -77,6 +75,6 @@ def test_a_study_starts_from_another(cli, finished, lab, folder):
     assert "warm start: 2 trials of tiny\n" in planned and "no cell has n_embd=8" in planned
     for _ in range(2):
         assert cli("run", "next.yaml").code == 0
-    shown = json.loads(cli("show", "next", "--json").out)
+    shown = json_of("show next")
     counts = [(cell["cell"], cell["trials"]) for cell in shown["cells"]]
     assert counts == [("n_embd=16", 2), ("n_embd=24", 2)]

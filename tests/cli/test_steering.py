@@ -1,18 +1,15 @@
 """Commands that steer, follow and move studies: on a finished one, and on one that runs in another process."""
 
-import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from terminal import PROGRAM, play
+from terminal import PROGRAM, play, wait_until
 
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.trials.sharing import Commands
@@ -30,17 +27,6 @@ engine: {workers: 1, stack: 4}
 """
 
 
-def wait_for(condition, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
-
-
-def json_of(cli, words):
-    return json.loads(cli(*words.split(), "--json").out)
-
-
 def undo(cli, *commands):
     """Do what a command said takes it back."""
     assert commands
@@ -52,13 +38,13 @@ def undo(cli, *commands):
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_a_run_takes_the_values_of_its_file_and_resume_those_that_were_extended(
-    cli, finished, lab, folder
+    cli, json_of, finished, lab, folder
 ):
     file = shutil.copy(finished.file, folder / "tiny.yaml")
 
     def went_on(*words):
         assert cli(*words).code == 0
-        shown = json.loads(cli("study", "show", "tiny", "--json").out)
+        shown = json_of("study show tiny")
         assert shown["state"] == "finished"
         return {cell["cell"]: cell["complete"] for cell in shown["cells"]}, shown[
             "trials_per_cell"
@@ -87,21 +73,21 @@ def test_a_run_takes_the_values_of_its_file_and_resume_those_that_were_extended(
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab):
-    extended = json_of(cli, "extend tiny --trials-per-cell 3 --no-run")
+def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, json_of, lab):
+    extended = json_of("extend tiny --trials-per-cell 3 --no-run")
     undo(cli, *extended["undo"])
-    assert json_of(cli, "show tiny")["trials_per_cell"] == 2
-    asked = json_of(cli, "enqueue tiny n_embd=16 lr=5e-3")
+    assert json_of("show tiny")["trials_per_cell"] == 2
+    asked = json_of("enqueue tiny n_embd=16 lr=5e-3")
     assert asked["trials"] == [{"cell": "n_embd=16", "trial": 2}]
-    withdrawn = json.loads(cli(*shlex.split(asked["undo"][0])[1:], "--json").out)
-    assert json_of(cli, "show tiny")["state"] == "finished"
+    withdrawn = json_of(asked["undo"][0].removeprefix("sweeplab "))
+    assert json_of("show tiny")["state"] == "finished"
     undo(cli, *withdrawn["undo"])
     file = lab / "studies" / "tiny" / "study.yaml"
     written = file.read_bytes()
-    went_on = json_of(cli, "resume tiny")
+    went_on = json_of("resume tiny")
     assert (went_on["status"], went_on["runs"]) == ("complete", {"complete": 5})
     assert file.read_bytes() == written, "what the user wrote is kept"
-    shown = json_of(cli, "show tiny --trial 3 --cell n_embd=16")
+    shown = json_of("show tiny --trial 3 --cell n_embd=16")
     origins = {each["name"]: (each["value"], each["from"]) for each in shown["hyperparameters"]}
     assert origins["learning_rate"] == (5e-3, "enqueued") and origins["n_embd"] == (16, "grid")
     (run,) = shown["runs"]
@@ -129,7 +115,9 @@ def long(folder):
     with (folder / "said.txt").open("w") as log:
         process = subprocess.Popen([*PROGRAM, "run", "long.yaml"], stderr=log, stdout=log)
         try:
-            wait_for(lambda: study.path.exists() and any(run.points() for run in study.runs()))
+            wait_until(
+                lambda: study.path.exists() and any(run.points() for run in study.runs())
+            )
             yield process, study
         finally:
             process.terminate()
@@ -137,7 +125,7 @@ def long(folder):
 
 
 @pytest.mark.slow
-def test_a_running_study_is_steered_from_other_processes(long, cli, folder):
+def test_a_running_study_is_steered_from_other_processes(long, cli, json_of, folder):
     process, study = long
     first, second, third = (study.run("all", trial, 0) for trial in range(3))
     for words, why in (
@@ -147,20 +135,20 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder):
         assert why in cli(*words.split()).err
 
     assert cli("pause", "long").code == 0
-    wait_for(lambda: not has_workers(process))
+    wait_until(lambda: not has_workers(process))
     rested = len(first.points())
     assert "is paused" in cli("pause", "long").err
     assert [*first.path.glob("state-*")], "what to go on from is kept"
-    assert json_of(cli, "resume long")["undo"] == ["sweeplab pause long"]
-    wait_for(lambda: len(first.points()) > rested)
+    assert json_of("resume long")["undo"] == ["sweeplab pause long"]
+    wait_until(lambda: len(first.points()) > rested)
 
     assert cli("extend", "long", "--trials-per-cell", "2", "--no-run").code == 0
-    wait_for(second.points)
+    wait_until(second.points)
     assert cli("enqueue", "long", "learning_rate=5e-4").code == 0
-    wait_for(third.points)
+    wait_until(third.points)
     assert third.read_start().sampled == {"learning_rate": 5e-4}
     assert cli("stop", "long/2").code == 0
-    wait_for(third.read_end)
+    wait_until(third.read_end)
     assert third.read_end().state == "stopped"
 
     is_shown = [
@@ -216,9 +204,9 @@ def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder):
             2,
             1,
         ) and "is running" in twice.stderr
-        wait_for(lambda: any(run.points() for run in study.runs()))
+        wait_until(lambda: any(run.points() for run in study.runs()))
         assert cli("stop", "long").code == 0
-        wait_for(lambda: not study.is_run)
+        wait_until(lambda: not study.is_run)
         assert all([*run.path.glob("state-*.safetensors")] for run in study.runs())
     finally:
         if process.is_running():

@@ -9,13 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing, suppress
 
 import pytest
 import strangers
 from cli.conftest import STUDY, carried_out
 from cli.reference import leaves
+from terminal import wait_until
 from typer.main import get_command
 
 import sweeplab.cli
@@ -232,8 +232,7 @@ def test_an_address_that_the_environment_names_is_contacted(
     settings = os.environ | home | {variable: address.format(listener.at)}
     program = [*PROGRAM, *command.split(), "--lab", lab]
     with subprocess.Popen(program, cwd=tmp_path, env=settings) as process:
-        while not listener.heard and process.poll() is None:
-            time.sleep(0.1)
+        wait_until(lambda: listener.heard or process.poll() is not None)
         process.kill()  # Ray asks for minutes
     assert listener.heard
 

@@ -17,10 +17,6 @@ from sweeplab.records.folders import StudyFolder
 CELLS = ["n_embd=8", "n_embd=16"]
 
 
-def json_of(cli, words, *more):
-    return json.loads(cli(*words.split(), *more, "--json").out)
-
-
 def test_a_study_ends_with_its_first_screen_and_a_report(finished):
     assert finished.played.code == 0
     law, check, following, opening = finished.played.screen.text.splitlines()[-4:]
@@ -38,8 +34,8 @@ def test_a_study_ends_with_its_first_screen_and_a_report(finished):
 
 
 @pytest.mark.slow
-def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, lab):
-    again = json_of(cli, "run", finished.file)
+def test_running_again_adds_nothing_and_a_larger_budget_the_rest(json_of, finished, lab):
+    again = json_of("run", finished.file)
     assert (again["study"], again["status"], again["errors"]) == ("tiny", "complete", [])
     assert again["runs"] == {"complete": 4} and again["best"]["cell"] in CELLS
     # In a log, even one that is to have colors, a trial is a line.
@@ -56,9 +52,9 @@ def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, 
     assert [line.split("  ")[:3] for line in ended] == expected
 
 
-def test_list_and_show(cli, finished):
+def test_list_and_show(cli, json_of, finished):
     lab = ("--lab", finished.lab)
-    (row,), shown = json_of(cli, "list", *lab), json_of(cli, "show tiny", *lab)
+    (row,), shown = json_of("list", *lab), json_of("show tiny", *lab)
     assert (row["name"], row["states"], row["state"]) == ("tiny", {"complete": 4}, "finished")
     assert [cell["cell"] for cell in shown["cells"]] == CELLS, "in the order of the grid"
     assert all(
@@ -70,7 +66,7 @@ def test_list_and_show(cli, finished):
         == row["best_value"]
         == min(cell["best_value"] for cell in shown["cells"])
     )
-    one = json_of(cli, f"show tiny --cell {CELLS[1]}", *lab)
+    one = json_of(f"show tiny --cell {CELLS[1]}", *lab)
     assert one["cells"] == shown["cells"][1:] and one["best"]["key"].startswith(CELLS[1])
     first, printed = shown["headline"], cli("show", "tiny", *lab).out
     assert printed.startswith(f"tiny   {first['state']}\nbest   {first['best']}\n")
@@ -83,8 +79,8 @@ def test_list_and_show(cli, finished):
     assert line.endswith(first["next"]) and row["next"] == first["next"]
 
 
-def test_the_best_in_a_few_lines_with_commands_that_run(cli, lab):
-    best, said = json_of(cli, "best tiny"), cli("best", "tiny").out
+def test_the_best_in_a_few_lines_with_commands_that_run(cli, json_of, lab):
+    best, said = json_of("best tiny"), cli("best", "tiny").out
     assert said.count("\n") < 12 and said.startswith(f"val_loss {best['value']:.4f} ")
     assert f"trial {best['trial']} in {best['cell']}, seed 0" in said
     assert Path(best["checkpoint"]).is_relative_to(lab) and best["checkpoint"] in said
@@ -92,7 +88,7 @@ def test_the_best_in_a_few_lines_with_commands_that_run(cli, lab):
     assert (
         cli(*shlex.split(best["commands"]["generate"])[1:], "--max-new-tokens", "2").code == 0
     )
-    of_cell = json_of(cli, "best tiny --cell n_embd=8")
+    of_cell = json_of("best tiny --cell n_embd=8")
     rerun, run = of_cell["commands"]["rerun"].split(" && ")
     assert of_cell["cell"] == "n_embd=8" and cli(*shlex.split(rerun)[1:]).code == 0
     assert cli(*shlex.split(run)[1:], "--dry-run").code == 0
@@ -106,14 +102,14 @@ def test_the_environment_says_where_the_lab_is(cli, finished, folder, monkeypatc
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ""])
-def test_export_has_a_row_a_run(suffix, cli, finished, folder):
-    file, export = folder / f"runs{suffix}", ("export", "tiny", "--lab", finished.lab)
+def test_export_has_a_row_a_run(suffix, cli, json_of, finished, folder):
+    file, lab = folder / f"runs{suffix}", ("--lab", finished.lab)
     if suffix:
-        said = json.loads(cli(*export, "--output", file, "--json").out)
+        said = json_of("export tiny --output", file, *lab)
         assert said == {"output": str(file), "rows": 4}
         table = pd.read_csv(file) if suffix == ".csv" else pd.read_parquet(file)
     else:
-        table = pd.read_csv(StringIO(cli(*export).out))
+        table = pd.read_csv(StringIO(cli("export", "tiny", *lab).out))
     assert {*table["cell"]} == {*CELLS} and [*table["trial"]] == [0, 1, 0, 1]
     assert {*table["state"]} == {"complete"} and (
         table["best_val_loss"] == table["value"]
@@ -121,21 +117,21 @@ def test_export_has_a_row_a_run(suffix, cli, finished, folder):
     assert table["learning_rate"].between(3e-4, 1e-2).all() and (table["n_layer"] == 1).all()
 
 
-def test_a_removal_is_undone_by_the_commands_that_it_says(cli, lab):
-    before = json_of(cli, "best tiny")
-    removed = json_of(cli, "rm tiny --yes")
+def test_a_removal_is_undone_by_the_commands_that_it_says(cli, json_of, lab):
+    before = json_of("best tiny")
+    removed = json_of("rm tiny --yes")
     assert cli("show", "tiny").code == 2
     move, repair = removed["undo"]
     subprocess.run(shlex.split(move), check=True)
     assert cli(*shlex.split(repair)[1:]).code == 0
-    assert json_of(cli, "best tiny") == before
+    assert json_of("best tiny") == before
     checks = {each.name: each.verdict for each in examine(lab, StudyFolder(lab, "tiny"))}
     assert checks["agreement"] == "ok"
 
 
-def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder):
-    first = json_of(cli, "plan", finished.file)
-    second = json_of(cli, "run --dry-run --name other", finished.file)
+def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, json_of, finished, folder):
+    first = json_of("plan", finished.file)
+    second = json_of("run --dry-run --name other", finished.file)
     for each in (first, second):
         assert each["outlook"].pop("free_bytes") > 0  # others write to the disk
     assert second == first | {"name": "other"}

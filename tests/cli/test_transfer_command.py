@@ -1,6 +1,5 @@
 """`sweeplab transfer`: the small sizes of a study tuned, its largest predicted, sealed and trained."""
 
-import json
 import re
 
 import pytest
@@ -26,7 +25,9 @@ engine: {workers: 1}
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers_here")
-def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_on(cli, folder):
+def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_on(
+    cli, json_of, folder
+):
     (folder / "tiny.yaml").write_text(STUDY)
     lab = folder / "lab"
     study = load_study(folder / "tiny.yaml", lab=lab)
@@ -41,7 +42,7 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     assert ran == ["tiny-transfer", "tiny-transfer-n_embd32"]
     made = (lab / "studies" / ran[0] / "predicted" / "n_embd32.json").read_text()
     words = ("study", "transfer", "tiny.yaml", "--ladder", "2", "--quiet")
-    answer = json.loads(cli(*words, "--json").out)
+    answer = json_of(*words)
     assert study_names(lab) == ran and len(read_ledger(lab / FILE_NAME)) == 1
     assert (lab / "studies" / ran[0] / "predicted" / "n_embd32.json").read_text() == made
     (size,) = answer["sizes"]
@@ -73,7 +74,7 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     )
     for command in (sealed, ("study", "run", "larger.yaml", "--quiet")):
         assert cli(*command).code == 0
-    forecasts = json.loads(cli("laws", "verify", "--json").out)["forecasts"]
+    forecasts = json_of("laws verify")["forecasts"]
     assert [forecast["state"] for forecast in forecasts] == ["scored", "scored"]
 
 

@@ -6,13 +6,12 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 import urllib.request
 
 import psutil
 import pytest
 from chromium import chromium_page
-from terminal import PROGRAM, heeds_hangups
+from terminal import PROGRAM, heeds_hangups, wait_until
 
 
 def start(*arguments, verb="ui"):
@@ -123,9 +122,7 @@ def test_no_argument_of_a_browser_has_the_address_and_the_page_opens(
             said = printed(process)
             address = said.get("server") or said["page"].partition("/?")[0]
             secret = address.rpartition("/")[2]
-            while not noted.exists():
-                assert process.poll() is None
-                time.sleep(0.1)
+            wait_until(noted.exists)
             *_, file, mode = noted.read_text().split()
             assert len(secret) == 32 and secret not in noted.read_text() and mode == "600"
             with chromium_page(tmp_path / "profile") as page:

@@ -1,18 +1,14 @@
 """The expected value beside the one seen, as a person sees them."""
 
-import json
-
 import pytest
 from cli.conftest import STUDY
 
 
 @pytest.mark.slow
-def test_a_study_gives_the_expected_value(cli, folder, workers_here):
+def test_a_study_gives_the_expected_value(cli, json_of, folder, workers_here):
     (folder / "tiny.yaml").write_text(STUDY.replace("trials_per_cell: 2", "trials_per_cell: 4"))
     assert cli("run", "tiny.yaml").code == 0
-    best, shown = (
-        json.loads(cli(command, "tiny", "--json").out) for command in ("best", "show")
-    )
+    best, shown = json_of("best tiny"), json_of("show tiny")
     choice = best["choice"]
     assert choice == shown["best"]["choice"] and choice["value"] == best["value"]
     assert choice["expected"]["low"] < choice["expected"]["value"] < choice["expected"]["high"]

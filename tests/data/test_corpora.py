@@ -148,8 +148,6 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Answer(http.server.BaseHTTPRequestHandler):
-    server: Server
-
     def do_GET(self):
         self.server.n_requests += 1
         if self.path == "/missing":

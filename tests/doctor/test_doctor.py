@@ -96,7 +96,7 @@ def test_a_worker_that_is_gone(study):
 def test_a_worker_that_hangs(study):
     command = [sys.executable, "-c", CLAIM, str(study.lab), "stay"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-        assert worker.stdout and worker.stdout.readline() == b"3\n"
+        assert worker.stdout.readline() == b"3\n"
         execute(study, "UPDATE sweeplab_lease SET expires = 1")
         check = wrong(study)
         kill, _, again = check.cure.partition(" && ")

@@ -102,7 +102,7 @@ def test_a_study_goes_on_after_its_database_was_locked_for_longer_than_a_lease(t
     study.start()
     assert study.pass_time(lambda: study.n_points > 20), study.said.read_text()
     lock = Locked(study.folder)
-    time.sleep(LEASE_SECONDS + 5)
+    time.sleep(LEASE_SECONDS + 5)  # so that every lease runs out
     lock.free()
     assert study.process.wait() == 0
     assert [*study.problems(expected)] == [], study.said.read_text()

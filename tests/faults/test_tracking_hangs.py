@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from tracked import Tracked
 
-from sweeplab.lab.events import Event, RunEvaluated
+from sweeplab.lab.events import RunEvaluated
 from sweeplab.sweep import shipping
 from sweeplab.sweep.supervisor import run_study
 from sweeplab.tracking.pages import serve
@@ -18,7 +18,7 @@ from sweeplab.tracking.pages import serve
 def test_a_server_that_hangs_delays_no_worker(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     monkeypatch.setattr(shipping, "SEND_SECONDS", 0.2)
-    lab, heard = tmp_path / "lab", list[tuple[float, Event]]()
+    lab, heard = tmp_path / "lab", []
     with serve(tmp_path / "server", f"sqlite:///{tmp_path / 'server.db'}") as server:
         server.wait_until_ready()
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
@@ -30,7 +30,7 @@ def test_a_server_that_hangs_delays_no_worker(tiny, tmp_path, monkeypatch):
                 hung.append(time.monotonic())
             heard.append((time.monotonic(), event))
 
-        hung = list[float]()
+        hung = []
         end = run_study(spec, lab, listen)
         took = time.monotonic() - hung[0]
         os.killpg(server.process.pid, signal.SIGCONT)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from train.test_stack import train
+from trained import stack_of
 
 from sweeplab.data.dataset import prepare
 from sweeplab.hyperparameters import Hyperparameters
@@ -23,13 +25,8 @@ def final_losses(values, data, n_runs):
     stack = Stack(values, data.train, data.val, capacity=n_runs)
     for seed in range(n_runs):
         stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
-    losses = {}
-    while len(stack):
-        for record in stack.advance():
-            losses[record.key] = record.val_loss
-            if record.state != "running":
-                stack.release(record.key)
-    return [losses[str(seed)] for seed in range(n_runs)]
+    found, _ = train(stack)
+    return [found[str(seed)][-1][1] for seed in range(n_runs)]
 
 
 def test_auto_is_cuda_with_bfloat16():
@@ -102,9 +99,8 @@ TOKENS = (np.arange(50_000) * 7 % 65).astype(np.uint16)
 @pytest.mark.parametrize("changed", [{}, {"dtype": "bfloat16"}, {"grad_accum": 2}], ids=str)
 def test_no_step_waits_for_the_gpu(changed):
     values = small(**changed, eval_interval=40, log_interval=40)
-    stack = Stack(values, TOKENS, TOKENS, capacity=4)
-    for seed in range(3):
-        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
+    runs = [TrainingRun(str(seed), values.replace(seed=seed)) for seed in range(3)]
+    stack = stack_of(runs, TOKENS, capacity=4)
     left = iter(range(5))
     stack.advance()
     stack.advance(lambda: next(left, None) is None)  # libraries are set up, buffers made

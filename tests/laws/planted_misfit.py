@@ -1,13 +1,9 @@
 """Tables whose law is wrong in a known way: an interaction of N and D, powers that break, a third term, and a floor."""
 
-from collections.abc import Callable
-
 import numpy as np
 from laws.planted_laws import TRUTHS, losses
 
 from sweeplab.laws.points import EACH, Points
-
-Losses = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def _interaction(size, truth, n, d, x, y):

@@ -25,7 +25,6 @@ from sweeplab.model.layout import Layout
 from sweeplab.model.shape import FAMILIES, ModelShape
 
 LENGTHS, SOURCE_LENGTHS = torch.tensor([7, 4, 6]), torch.tensor([5, 8, 3])
-Weights = dict[str, torch.Tensor]
 
 
 def shape_of(**choices):

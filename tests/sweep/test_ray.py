@@ -93,7 +93,7 @@ class RayStudy(kills.Study):
     def __init__(self, folder, dice, server, cluster, left):
         super().__init__(folder, folder / "lab", dice, server=server)
         self.cluster, self.left = cluster, left
-        self.free_after = defaultdict[str, list[float]](list)
+        self.free_after = defaultdict(list)
 
     def start(self):
         """Start the study, or go on with it."""

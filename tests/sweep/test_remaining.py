@@ -39,7 +39,7 @@ def trace(plan, chance, prunes, off):
     n_slots = STACK * len(plan.workers)
     waiting = [(cell, trial) for cell in plan.cells for trial in range(PER_CELL)]
     heap = []
-    steps, losses = {}, defaultdict[tuple[str, int], list[float]](list)
+    steps, losses = {}, defaultdict(list)
 
     def claim(now):
         cell, trial = waiting.pop(0)
@@ -74,7 +74,7 @@ def trace(plan, chance, prunes, off):
 
 def looks(plan, events):
     """Yield what is said at regular times while events come in, the truth, and the largest share trained by then."""
-    remaining, counted = Remaining(plan, 0.0), Counter[str]()
+    remaining, counted = Remaining(plan, 0.0), Counter()
     end, queue, furthest = events[-1][0], list(events), 0.0
     for number in range(200):
         at = number * end / 200

@@ -2,11 +2,11 @@
 
 import json
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from terminal import wait_until
 from tracked import Tracked
 
 from sweeplab.errors import DamagedFile, TrackingUnavailable
@@ -68,13 +68,6 @@ def evaluate(run, iteration):
 def end(run):
     run.write_end(RunEnd(state=RunState.COMPLETE, iteration=3, value=1.0, ending=COMPLETE))
     return TrialEnded(cell=run.cell, trial=run.trial, ending=COMPLETE, ended=1e9)
-
-
-def wait_until(is_so):
-    limit = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 def states(tracker):

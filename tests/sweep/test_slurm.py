@@ -6,14 +6,14 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 import strangers
 from postgres_server import started as database
 from slurm_cluster import IS_INSTALLED, WHY_NOT, started
-from sweep.engine_contract import PATIENCE_SECONDS, EngineContract
+from sweep.engine_contract import EngineContract
+from terminal import wait_until
 
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
@@ -96,8 +96,8 @@ def test_no_shell_of_a_job_reads_a_name(run, tmp_path):
         "study", "run", str(place.file), *words, "--detach", "--name=e-e", lab=place.lab
     )
     assert "process " in detached
-    while not any(each.read_end() for each in StudyFolder(place.lab, "e-e").runs()):
-        time.sleep(0.5)
+    study = StudyFolder(place.lab, "e-e")
+    wait_until(lambda: any(each.read_end() for each in study.runs()))
     assert not list(tmp_path.rglob("ran"))
 
 
@@ -133,7 +133,7 @@ def test_a_detached_study_needs_a_storage_for_several_machines(
             assert cure == shlex.split(f"sweeplab storage start --lab {lab} --host 0.0.0.0")
             run(*cure[1:3], *cure[5:], lab=lab)
             run(*words, "--detach", lab=lab)
-            wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
+            wait_until(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
             assert folder.states() == {"complete": 2}
             assert server.stop()
             assert "the lab's storage does not answer" in run(*words, lab=lab, code=2)
@@ -163,13 +163,6 @@ def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(run, clust
         cluster.kill_node("n2")
         cluster.start_node("n2")
         cluster.ask("scontrol", "update", "NodeName=n1", "State=RESUME")
-
-
-def wait(until):
-    ends = time.monotonic() + PATIENCE_SECONDS
-    while not until():
-        assert time.monotonic() < ends
-        time.sleep(0.2)
 
 
 def test_what_cannot_be_is_said_in_one_line(run, cluster, tmp_path, monkeypatch):
@@ -219,18 +212,18 @@ def test_a_detached_study_is_seen_and_stopped(run, cluster, tmp_path):
     said = run("study", "run", "jobs.yaml", "--detach", *longer)
     assert "process " in said and "watch jobs" in said
     folder = StudyFolder(tmp_path / "lab", "jobs")
-    wait(lambda: any(run.points() for run in folder.runs()))
+    wait_until(lambda: any(run.points() for run in folder.runs()))
     (worker,) = json.loads(run("study", "show", "jobs", "--json"))["workers"]
     assert worker["state"] == "running" and worker["node"] in cluster.nodes
     assert f"1 running on {worker['node']}" in run("study", "show", "jobs")
     run("study", "stop", "jobs")
-    wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
+    wait_until(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
     assert all([*run.path.glob("state-*.safetensors")] for run in folder.runs())
     by_page = "import sys, sweeplab.report.live as live; print(live.give(live.find_study(None, 'jobs'), 'resume', {}))"
     resumed = subprocess.run(
         [sys.executable, "-c", by_page], cwd=tmp_path, capture_output=True, text=True
     )
     assert "jobs is run by process " in resumed.stdout, resumed.stderr
-    wait(lambda: any(each.state == "running" for each in folder.workers))
+    wait_until(lambda: any(each.state == "running" for each in folder.workers))
     run("study", "stop", "jobs")
-    wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
+    wait_until(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)

@@ -25,10 +25,6 @@ def train(spec, opened, dataset, **more):
     return folder
 
 
-def ends(folder):
-    return {run.read_start().key: run.read_end() for run in folder.runs()}
-
-
 def numbers(folder):
     """Return all that is recorded of a study's runs, but for times."""
 

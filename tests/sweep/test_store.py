@@ -16,6 +16,7 @@ import pytest
 from optuna.samplers._tpe.sampler import _split_trials
 from optuna.trial import TrialState
 from sqlalchemy.exc import IntegrityError, OperationalError
+from terminal import wait_until
 from tiny_study import claim_one, expire_leases, finish_all
 
 from sweeplab.errors import StorageUnavailable
@@ -235,8 +236,7 @@ def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_
     assert is_dead(replace(Owner.nobody(), host="elsewhere"), is_over=False)
     with subprocess.Popen(["true"]) as ended:
         process = psutil.Process(ended.pid)
-        while process.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+        wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE)
         assert is_dead(replace(mine, pid=ended.pid), is_over=False), (
             "nobody has asked how it ended"
         )

@@ -27,8 +27,6 @@ from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-RATES = Range(3e-4, 1e-2, log=True)
-
 
 @pytest.fixture
 def warm(opened, dataset):

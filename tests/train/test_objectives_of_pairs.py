@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
 from torch.nn import functional as F
+from trained import begun
 
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed, limited
 from sweeplab.data.dataset import prepare
@@ -148,9 +149,8 @@ def values_of(data, name, family="encoder", **changed):
 
 def start_of(data, values):
     """Return weights that say something: four times as large as random ones."""
-    stack = Stack(values, data.train, data.val)
-    stack.admit(TrainingRun("start", values.replace(seed=9)))
-    return {name: 4 * weight for name, weight in stack.weights("start").items()}
+    weights = begun(values.replace(seed=9), data.train, data.val).weights("run")
+    return {name: 4 * weight for name, weight in weights.items()}
 
 
 # ------------------------------------------------------------------ what all do
@@ -317,10 +317,9 @@ def plain_answers(found, data):
 def test_measures_are_those_of_a_plain_count(data, modules, name):
     own = data[name]
     values = values_of(own, name)
-    stack = Stack(values, own.train, own.val)
-    stack.admit(TrainingRun("0", values), start=start_of(own, values))
+    stack = begun(values, own.train, own.val, start_of(own, values))
     (record,) = stack.advance()
-    weights = {name: each[None] for name, each in stack.weights("0").items()}
+    weights = {name: each[None] for name, each in stack.weights("run").items()}
 
     def outputs():
         for numbers in make_objective(own.val, values).evaluation():
@@ -420,8 +419,8 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(data, family):
         own, "preference", family, grad_clip=None, optimizer="sgd", momentum=0.0, weight_decay=0.0,
         lr_decay=False, warmup_iters=0, learning_rate=0.5, beta=0.3, label_smoothing=0.1, log_interval=1,
     )  # fmt: skip
-    start, stack = start_of(own, values), Stack(values, own.train, own.val)
-    stack.admit(TrainingRun("run", values), start=start)
+    start = start_of(own, values)
+    stack = begun(values, own.train, own.val, start)
     stack.advance()
     objective = make_objective(own.train, values)
     for step in range(3):
@@ -448,8 +447,8 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(data, family):
 def test_the_measures_of_preferences_are_those_of_the_formula(data):
     own = data["preference"]
     values = values_of(own, "preference")
-    start, stack = start_of(own, values), Stack(values, own.train, own.val)
-    stack.admit(TrainingRun("run", values), start=start)
+    start = start_of(own, values)
+    stack = begun(values, own.train, own.val, start)
     (first,), (record,) = stack.advance(), stack.advance()
     assert first.val_loss == pytest.approx(math.log(2), abs=1e-6)
     assert first.measures["reward_margin"] == pytest.approx(0.0, abs=1e-6)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from references.optimizers import STEPS
 from train.test_stack import train as finished
+from trained import stack_of
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.layout import BLOCK, Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.optimizers import OPTIMIZERS, Muon, Rates, adam_, fused_adam_rows_
 from sweeplab.train.run import TrainingRun
-from sweeplab.train.stack import Stack
 
 # Odd sizes: what a vectorised loop leaves over at its end differs from row to row.
 SHAPE = ModelShape(
@@ -29,31 +29,14 @@ SHAPE = ModelShape(
     head_bias=True,
 )
 LAYOUT = Layout(SHAPE)
+NAMES = ("learning_rate", "weight_decay", "beta1", "beta2", "eps", "momentum")
 DIFFERING = [
-    {
-        "learning_rate": 1e-3,
-        "weight_decay": 0.1,
-        "beta1": 0.9,
-        "beta2": 0.95,
-        "eps": 1e-8,
-        "momentum": 0.9,
-    },
-    {
-        "learning_rate": 3e-2,
-        "weight_decay": 0.0,
-        "beta1": 0.8,
-        "beta2": 0.999,
-        "eps": 1e-6,
-        "momentum": 0.95,
-    },
-    {
-        "learning_rate": 1e-4,
-        "weight_decay": 0.5,
-        "beta1": 0.95,
-        "beta2": 0.9,
-        "eps": 1e-10,
-        "momentum": 0.0,
-    },
+    dict(zip(NAMES, row, strict=True))
+    for row in (
+        (1e-3, 0.1, 0.9, 0.95, 1e-8, 0.9),
+        (3e-2, 0.0, 0.8, 0.999, 1e-6, 0.95),
+        (1e-4, 0.5, 0.95, 0.9, 1e-10, 0.0),
+    )
 ]
 N_STEPS = 20
 every = pytest.mark.parametrize("name", OPTIMIZERS)
@@ -286,17 +269,12 @@ def test_the_two_ways_of_adamw_agree():
 @typical
 def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name, unlike, tokens):
     runs = unlike("P", optimizer=name, max_iters=12, eval_interval=6, eval_iters=1)
-    whole = Stack(runs[2].values, tokens, tokens)
-    whole.admit(runs[2])
-    expected = finished(whole)[1]["run2"]
-    first = Stack(runs[0].values, tokens, tokens, capacity=3)
-    for run in runs[:3]:
-        first.admit(run)
+    expected = finished(stack_of([runs[2]], tokens))[1]["run2"]
+    first = stack_of(runs[:3], tokens)
     first.advance()
     assert first.advance(iter([False] * 4 + [True]).__next__) == []
     first.release("run0")  # run2 moves up into its row
-    second = Stack(runs[3].values, tokens, tokens, capacity=2)
-    second.admit(runs[3])
+    second = stack_of([runs[3]], tokens, capacity=2)
     second.admit(TrainingRun("run2", runs[2].values), first.snapshot("run2"))
     found = finished(second)[1]["run2"]
     assert all(torch.equal(row, found[key]) for key, row in expected.items())

@@ -3,6 +3,7 @@
 import plugged
 import pytest
 import torch
+from trained import begun
 
 from sweeplab.errors import BadInput
 from sweeplab.model.accounting import forward_flops, n_params, n_params_non_embedding
@@ -63,8 +64,7 @@ def test_it_continues_with_the_same_bits(run_of, tokens, tmp_path, changed):
 
 def test_dropout_draws_in_training_alone(run_of, tokens):
     values = run_of(dropout=0.5).values
-    stack = Stack(values, tokens, tokens[:5000])
-    stack.admit(TrainingRun("a", values))
+    stack = begun(values, tokens, tokens[:5000])
     state = torch.get_rng_state()
     first = stack.advance()[0]
     assert first.val_loss == pytest.approx(4.17, abs=0.1) and torch.equal(
@@ -72,7 +72,7 @@ def test_dropout_draws_in_training_alone(run_of, tokens):
     )
     (second,) = stack.advance()
     assert second.val_loss < first.val_loss
-    weights = {name: each[None] for name, each in stack.weights("a").items()}
+    weights = {name: each[None] for name, each in stack.weights("run").items()}
     inputs = stack._loss_inputs([0], 1)
     first, again = (stack._evaluation.loss(weights, inputs).tolist() for _ in range(2))
     assert first == again == [second.val_loss]

@@ -3,26 +3,19 @@
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from trained import begun
+from train.test_stack import train
+from trained import begun, stack_of
 
 from sweeplab.errors import BadInput
 from sweeplab.train import devices
 from sweeplab.train.devices import cuda_count, settle_devices
 from sweeplab.train.run import TrainingRun
-from sweeplab.train.stack import Stack
 
 
 def losses(values, tokens):
-    stack = Stack(values, tokens, tokens, capacity=2)
-    for seed in (0, 1):
-        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
-    found = []
-    while len(stack):
-        for record in stack.advance():
-            found.append(record.val_loss)
-            if record.state != "running":
-                stack.release(record.key)
-    return found
+    runs = [TrainingRun(str(seed), values.replace(seed=seed)) for seed in (0, 1)]
+    found, _ = train(stack_of(runs, tokens))
+    return [val_loss for curve in found.values() for _, val_loss, _ in curve]
 
 
 # The least at which a product is large enough for bfloat16 on a CPU, the head's odd vocabulary too.

@@ -7,13 +7,14 @@ import pickle
 import stat
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
 import psutil
 import pytest
 import torch
+from terminal import wait_until
 from train.test_stack import assert_same, train, train_in_stacks_of
+from trained import stack_of
 
 from sweeplab.errors import BadInput
 from sweeplab.files import cache_folder
@@ -23,13 +24,11 @@ from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 SHORT = {"max_iters": 24, "eval_interval": 12, "label_smoothing": 0.1}
-compiling = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize("mark", [pytest.param("", marks=compiling)])
-def test_a_compiled_stack_equals_stacks_of_one_and_trains_as_operations_do(
-    mark, unlike, tokens
-):
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_compiled_stack_equals_stacks_of_one_and_trains_as_operations_do(unlike, tokens):
     runs = unlike("P", compile=True, **SHORT)
     together = train_in_stacks_of(4, runs, tokens)
     step = program_file(runs[0].values, 1)
@@ -49,13 +48,12 @@ def test_a_compiled_stack_equals_stacks_of_one_and_trains_as_operations_do(
             )
 
 
-@pytest.mark.parametrize("mark", [pytest.param("", marks=compiling)])
-def test_a_compiled_run_goes_on_beside_one_that_diverges(mark, unlike, tokens):
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_compiled_run_goes_on_beside_one_that_diverges(unlike, tokens):
     runs = unlike("P", compile=True, **SHORT)
     whole = train_in_stacks_of(1, [runs[2]], tokens)[1]["run2"]
-    first = Stack(runs[0].values, tokens, tokens, capacity=4)
-    for run in runs:
-        first.admit(run)
+    first = stack_of(runs, tokens)
     first.advance()
     first.advance()
     other = Stack(runs[0].values, tokens, tokens, capacity=2)
@@ -68,18 +66,14 @@ def test_a_compiled_run_goes_on_beside_one_that_diverges(mark, unlike, tokens):
 
 
 def compilers(process):
-    """Return the processes that compile a step for a process, once there are some."""
-    found = []
-    while not found:
-        assert process.is_running()
-        time.sleep(0.05)
-        with suppress(psutil.Error):  # one has ended between
-            found = [
-                each
-                for each in process.children(recursive=True)
-                if program._COMPILING in each.cmdline()
-            ]
-    return found
+    """Return the processes that compile a step for a process."""
+    with suppress(psutil.Error):  # one has ended between
+        return [
+            each
+            for each in process.children(recursive=True)
+            if program._COMPILING in each.cmdline()
+        ]
+    return []
 
 
 WORKER = """
@@ -96,13 +90,12 @@ def test_the_compilers_of_a_killed_worker_end_with_it(values_of, tokens, monkeyp
     given = tmp_path / "given"
     given.write_bytes(pickle.dumps((values_of(compile=True), tokens, tokens)))
     worker = psutil.Popen([sys.executable, "-c", WORKER, str(given)])
-    (compiling,) = compilers(worker)
-    deadline = time.monotonic() + 120
-    while not (
-        cpp := [each for each in compiling.children(recursive=True) if "cc1plus" in each.name()]
-    ):
-        assert compiling.is_running() and time.monotonic() < deadline
-        time.sleep(0.02)
+    (compiling,) = wait_until(lambda: compilers(worker))
+    cpp = wait_until(
+        lambda: [
+            each for each in compiling.children(recursive=True) if "cc1plus" in each.name()
+        ]
+    )
     worker.kill()
     _, alive = psutil.wait_procs([compiling, *cpp], timeout=10)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]

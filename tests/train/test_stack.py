@@ -1,12 +1,13 @@
 """A run computes the same bits in any stack; what it does is its own."""
 
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
-from trained import begun
+from trained import begun, stack_of
 
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import TrainingRun, learning_rate, shape_key
@@ -15,8 +16,8 @@ from sweeplab.train.stack import Stack
 SHORT = {"max_iters": 24, "eval_interval": 12}
 
 
-def train(stack, until=None):
-    """Advance to the end, or until every run is at an iteration; return what each run did."""
+def train(stack):
+    """Advance to the end; return what each run did."""
     losses = {}
     weights = {}
     while len(stack):
@@ -28,7 +29,7 @@ def train(stack, until=None):
                     [point["train_loss"] for point in record.points],
                 )
             )
-            if record.state != "running" or record.iteration == until:
+            if record.state != "running":
                 weights[record.key] = stack.snapshot(record.key).rows
                 stack.release(record.key)
     return losses, weights
@@ -46,10 +47,7 @@ def train_in_stacks_of(capacity, runs, tokens):
     torch.set_num_threads(1)
     losses, weights = {}, {}
     for first in range(0, len(runs), capacity):
-        stack = Stack(runs[first].values, tokens, tokens, capacity)
-        for run in runs[first : first + capacity]:
-            stack.admit(run)
-        found = train(stack)
+        found = train(stack_of(runs[first : first + capacity], tokens, capacity))
         losses |= found[0]
         weights |= found[1]
     return losses, weights
@@ -95,14 +93,9 @@ def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens):
     runs = unlike("P", **SHORT)
     found = []
     for broken in (False, True):
-        stack = Stack(runs[0].values, tokens, tokens, capacity=4)
-        for index, run in enumerate(runs):
-            rate = (
-                {"learning_rate": 1e6}
-                if broken and index == 1 and fault == "learning rate"
-                else {}
-            )
-            stack.admit(TrainingRun(run.key, run.values.replace(**rate)))
+        if broken and fault == "learning rate":
+            runs[1] = TrainingRun("run1", runs[1].values.replace(learning_rate=1e6))
+        stack = stack_of(runs, tokens)
         if broken and fault == "weight":
             stack._rows["weights"][1, 100] = float("nan")
         found.append(train(stack))
@@ -111,9 +104,9 @@ def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens):
 
 
 def test_a_diverged_run_says_so_and_its_stack_goes_on(values_of, tokens):
-    stack = Stack(values_of(), tokens, tokens, capacity=2)
-    stack.admit(TrainingRun("good", values_of(seed=1)))
-    stack.admit(TrainingRun("bad", values_of(seed=2, learning_rate=1e6, grad_clip=None)))
+    good = TrainingRun("good", values_of(seed=1))
+    bad = TrainingRun("bad", values_of(seed=2, learning_rate=1e6, grad_clip=None))
+    stack = stack_of([good, bad], tokens)
     states = {}
     while len(stack):
         for record in stack.advance():
@@ -126,12 +119,8 @@ def test_a_diverged_run_says_so_and_its_stack_goes_on(values_of, tokens):
 
 def test_a_run_that_enters_late_computes_the_same(unlike, tokens):
     runs = unlike("P")
-    alone = Stack(runs[3].values, tokens, tokens)
-    alone.admit(runs[3])
-    expected = train(alone)
-    stack = Stack(runs[0].values, tokens, tokens, capacity=3)
-    for run in runs[:2]:
-        stack.admit(run)
+    expected = train(stack_of([runs[3]], tokens))
+    stack = stack_of(runs[:2], tokens, capacity=3)
     for _ in range(2):
         records = stack.advance()
     assert {record.iteration for record in records} == {25}
@@ -169,16 +158,10 @@ while "resumed" in stack.keys:
 def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
     paused_at, unlike, tokens, tmp_path
 ):
-    import json
-
     runs = unlike("P", **SHORT)
-    whole = Stack(runs[2].values, tokens, tokens)
-    whole.admit(runs[2])
-    expected = train(whole)[1]["run2"]
+    expected = train(stack_of([runs[2]], tokens))[1]["run2"]
 
-    first = Stack(runs[0].values, tokens, tokens, capacity=4)
-    for run in runs:
-        first.admit(run)
+    first = stack_of(runs, tokens)
     first.advance()
     first.advance()
     if paused_at == "between":

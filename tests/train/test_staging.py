@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from train.test_stack import train
+from trained import stack_of
 
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.run import TrainingRun
-from sweeplab.train.stack import Stack
 from sweeplab.train.step import StagedStep, bucket
 
 SHORT = {"max_iters": 24, "eval_interval": 12, "label_smoothing": 0.1}
@@ -54,9 +54,7 @@ def test_staged_steps_train_what_the_others_do(changed, unlike, tokens):
     ]
     found = []
     for change in (lambda stack: stack, staged):
-        stack = change(Stack(runs[0].values, tokens, tokens, capacity=4))
-        for run in runs[:3]:
-            stack.admit(run)
+        stack = change(stack_of(runs[:3], tokens, capacity=4))
         stack.advance()
         stack.advance()
         stack.release("run0")
@@ -83,9 +81,7 @@ def test_staged_steps_train_what_the_others_do(changed, unlike, tokens):
 )
 def test_a_staged_step_copies_once_and_waits_for_nothing(changed, unlike, tokens):
     runs = unlike("P", **SHORT, **changed)
-    stack = Stack(runs[0].values, tokens, tokens, capacity=4)
-    for run in runs[:3]:
-        stack.admit(run)
+    stack = stack_of(runs[:3], tokens, capacity=4)
     stack.advance()
     stack.device = torch.device("meta")
     stack._elements = stack._elements.to("meta")
