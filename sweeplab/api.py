@@ -201,13 +201,13 @@ class Study(Results):
 
         self.spec = with_algorithms(self.spec, sampler, pruner)
 
-        if listen is None and progress:
-            listen = _print_trial
         callbacks = Callbacks(on_evaluation, on_trial_end)
 
-        def hear(event: Event, progress: StudyProgress) -> None:
+        def hear(event: Event, so_far: StudyProgress) -> None:
             if listen:
-                listen(event, progress)
+                listen(event, so_far)
+            elif progress and isinstance(event, TrialEnded):
+                print(ended_in_words(event, so_far), flush=True)
             callbacks.hear(event)
 
         ending = run_study(self.spec, self.lab, hear, interrupts)
@@ -383,11 +383,6 @@ def load_run(run: str, *, lab: str | Path | None = None) -> Run:
         BadInput: there is no such run (offers the nearest name), or it kept no checkpoint.
     """
     return open_run(run, lab_folder(lab))
-
-
-def _print_trial(event: Event, progress: StudyProgress) -> None:
-    if isinstance(event, TrialEnded):
-        print(ended_in_words(event, progress), flush=True)
 
 
 def report_data(lab: Path, names: Sequence[str]) -> ReportData:

@@ -241,8 +241,8 @@ def opened(file: Path, mode: Literal["rb", "ab", "ab+", "wb"]) -> BinaryIO:
         raise BadInput(f"{file} is a symbolic link, which is not followed") from error
 
 
-def _ordinary(name: str, flags: int) -> int:
-    descriptor = os.open(name, flags | os.O_NONBLOCK, 0o666)
+def _ordinary(name: str, flags: int, folder: int | None = None) -> int:
+    descriptor = os.open(name, flags | os.O_NONBLOCK, 0o666, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "is no file", name)
@@ -255,11 +255,11 @@ def read_bytes(file: Path, is_large: bool = False, start: int = 0) -> bytes:
     Raises:
         OSError: `opened` raises it; or the file is too large: one with holes takes no room on the disk.
     """
-    most = (
-        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        if is_large
-        else MOST_BYTES
-    )
+    most = MOST_BYTES
+    if is_large:
+        import psutil
+
+        most = psutil.virtual_memory().total // 2
     with opened(file, "rb") as stream:
         # No more than its size: reading some of the system's files, whose size is 0, has no end.
         size = os.fstat(stream.fileno()).st_size - start
@@ -277,13 +277,11 @@ def read_own(file: Path) -> str:
     """
     folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        descriptor = os.open(
-            file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder
-        )
+        descriptor = _ordinary(file.name, os.O_RDONLY | os.O_NOFOLLOW, folder)
         with os.fdopen(descriptor, encoding="utf-8", errors="replace") as stream:
             state = os.fstat(descriptor)
             is_own = {state.st_uid, os.fstat(folder).st_uid} <= {os.getuid(), 0}
-            if not is_own or state.st_mode & stat.S_IWOTH or not stat.S_ISREG(state.st_mode):
+            if not is_own or state.st_mode & stat.S_IWOTH:
                 raise PermissionError(
                     errno.EPERM, "another user may have written it", str(file)
                 )

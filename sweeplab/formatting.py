@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 _LARGE = 1e5
+_SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # Texts that YAML reads as text without quotes.
 _PLAIN_TEXT = re.compile(
     r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII
@@ -40,11 +42,11 @@ def written(value: Any) -> str:
     number = float(value)
     if not math.isfinite(number):
         return str(number)
-    if not number.is_integer():
+    if not number.is_integer() or abs(number) >= 1e9:
         number = float(f"{number:.3g}")
     if number.is_integer() and abs(number) < 1e9:
         return f"{int(number):,}"
-    return decimal(float(f"{number:.3g}"))
+    return decimal(number)
 
 
 def rounded(number: float) -> str:
@@ -53,16 +55,9 @@ def rounded(number: float) -> str:
     return short(number) if abs(number) >= _LARGE else written(number)
 
 
-def measured(value: float | None, form: str) -> str:
-    """Write a number in a format such as .4f; a dash if there is none, or NaN."""
-    if value is None or math.isnan(value):
-        return "–"
-    return format(value, form)
-
-
 def short(number: float) -> str:
     """Write a number for an axis or a label: 812k, 1.4M, 2e-05."""
-    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, letter in _SCALES:
         if size <= abs(number) < 1e15:
             return f"{number / size:.3g}{letter}"
     return f"{number:.4g}".replace("e+", "e")
@@ -91,10 +86,8 @@ def yaml_text(value: Any) -> str:
     if isinstance(value, float):
         return decimal(value)
     if isinstance(value, str) and not _PLAIN_TEXT.fullmatch(value):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return (
-            '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
-        )
+        quoted = json.dumps(value, ensure_ascii=False)
+        return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
     return str(value)
 
 
@@ -182,9 +175,9 @@ def duration(seconds: float) -> str:
 
 def bytes_in_words(count: float) -> str:
     """Write a number of bytes: 134 MB, 1.2 GB."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for size, letter in _SCALES:
         if count >= size:
-            return f"{count / size:.3g} {unit}"
+            return f"{count / size:.3g} {letter}B"
     return f"{count:.0f} bytes"
 
 

@@ -125,10 +125,9 @@ class Hyperparameter:
         if not is_number(value):
             raise wrong
         # A whole number in YAML may be larger than any float.
-        is_whole = isinstance(value, int) or value.is_integer()
-        if not -sys.float_info.max <= value <= sys.float_info.max or (
-            self.kind == "int" and not is_whole
-        ):
+        if not -sys.float_info.max <= value <= sys.float_info.max:
+            raise wrong
+        if self.kind == "int" and value % 1:
             raise wrong
         outside = (
             (self.low is not None and value < self.low)
@@ -165,16 +164,18 @@ def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     return field(default=declared.default, metadata={"row": declared})
 
 
-# A row of each category.
-_data = partial(row, "data")
-_model = partial(row, "model")
-_training = partial(row, "training")
-_optimizer = partial(row, "optimizer")
-_scheduler = partial(row, "scheduler")
-_precision = partial(row, "precision")
-_validation = partial(row, "validation")
-_logging = partial(row, "logging")
-_generation = partial(row, "generation")
+# A row of each category, in their order.
+(
+    _data,
+    _model,
+    _training,
+    _optimizer,
+    _scheduler,
+    _precision,
+    _validation,
+    _logging,
+    _generation,
+) = [partial(row, category) for category in CATEGORIES]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,10 @@ def place_of(address: str) -> str:
 
 def is_given(kind: Kind, address: str) -> bool:
     """Return whether the command line or the environment of this process names an address."""
-    place, variable = place_of(address), os.environ.get(kind.variable)
-    return place in _named or (bool(variable) and place == place_of(str(variable)))
+    addresses, variable = {*_named}, os.environ.get(kind.variable)
+    if variable:
+        addresses.add(place_of(variable))
+    return place_of(address) in addresses
 
 
 def mirror_address() -> str:
@@ -126,17 +128,15 @@ def _folder() -> Path | None:
     from platformdirs import user_state_path
 
     folder = user_state_path("sweeplab")
-    if not folder.is_absolute():
-        return None
-    if why := unsafe(folder, "allowed"):
-        _say_once(f"{folder} is not read, so that nothing is allowed by it: {why}")
-        return None
-    return folder
+    return folder if folder.is_absolute() and _is_safe(folder) else None
 
 
 @cache
-def _say_once(line: str) -> None:
-    print(line, file=sys.stderr)
+def _is_safe(folder: Path) -> bool:
+    why = unsafe(folder, "allowed")
+    if why:
+        print(f"{folder} is not read, so that nothing is allowed by it: {why}", file=sys.stderr)
+    return not why
 
 
 def _file_of(parts: Iterable[str]) -> Path | None:

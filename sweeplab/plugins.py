@@ -36,13 +36,13 @@ From then on a part is known by its name in this process; sweeplab's own parts c
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -70,7 +70,6 @@ _TABLES = {
     "optimizer": "train.optimizers:OPTIMIZERS",
     "schedule": "train.run:SCHEDULES",
 }
-KINDS = tuple(_TABLES)
 # The row of the table whose choices are the names of a kind's parts.
 _CHOSEN = {
     "activation": "activation",
@@ -301,8 +300,7 @@ def metric(name: str) -> Callable[[_Part], _Part]:
 
 def table_of(kind: str) -> dict[str, Any]:
     """Return the table of the parts of a kind, by name."""
-    module, _, name = _TABLES[kind].partition(":")
-    table: dict[str, Any] = getattr(importlib.import_module(f"sweeplab.{module}"), name)
+    table: dict[str, Any] = resolve_name(f"sweeplab.{_TABLES[kind]}")
     return table
 
 
@@ -353,7 +351,7 @@ def add_names(
             row = known
         if name not in TABLE:
             add("hyperparameter", name, row)
-    for kind in KINDS:
+    for kind in _TABLES:
         for name in provides.get(kind, ()):
             if (kind, name) not in _names_added() and name not in table_of(kind):
                 add(kind, name, NotImported(kind, name))

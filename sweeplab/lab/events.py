@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sweeplab.files import GrowingFile, make_folder
 from sweeplab.records.folders import StudyFolder
@@ -25,7 +26,6 @@ _log = logging.getLogger("sweeplab")
 NOTICES = "notices"  # the folder in a study's folder with what its workers have to say
 
 
-@dataclass(frozen=True, kw_only=True)
 class Event:
     """Something that happens to a study."""
 
@@ -34,7 +34,7 @@ class Tick(Event):
     """An event several times a second, even when nothing happened."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class WorkerExited(Event):
     """The process of worker number `worker` has ended, with this exit code."""
 
@@ -42,7 +42,7 @@ class WorkerExited(Event):
     code: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StudyNotice(Event):
     """Something that the study's owner should know; an error is one of the study, not the failure of a trial."""
 
@@ -50,7 +50,7 @@ class StudyNotice(Event):
     is_error: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrialEvent(Event):
     """Something that happens to one trial."""
 
@@ -63,14 +63,14 @@ class TrialEvent(Event):
         return self.cell, self.trial
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrialClaimed(TrialEvent):
     """A worker has claimed the trial; `started` is in seconds since 1970."""
 
     started: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunEvaluated(TrialEvent):
     """One run of the trial has been evaluated; the loss, in its objective's unit, may be infinite or NaN."""
 
@@ -80,7 +80,7 @@ class RunEvaluated(TrialEvent):
     measures: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrialEnded(TrialEvent):
     """The trial has ended, at `ended` (seconds since 1970); `stop_reason` comes from one of its runs."""
 
@@ -230,7 +230,10 @@ class Callbacks:
     def __init__(
         self, on_evaluation: OnEvaluation | None, on_trial_end: OnTrialEnd | None
     ) -> None:
-        self._on_evaluation, self._on_trial_end = on_evaluation, on_trial_end
+        self._calls: dict[type[Event], tuple[str, Callable[[Any], object] | None]] = {
+            RunEvaluated: ("on_evaluation", on_evaluation),
+            TrialEnded: ("on_trial_end", on_trial_end),
+        }
         self._raised: dict[str, str] = {}  # what each function raised first
 
     @property
@@ -240,13 +243,11 @@ class Callbacks:
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
+        name, call = self._calls.get(type(event), ("", None))
+        if call is None:
+            return
         try:
-            if self._on_evaluation and isinstance(event, RunEvaluated):
-                name = "on_evaluation"
-                self._on_evaluation(event)
-            elif self._on_trial_end and isinstance(event, TrialEnded):
-                name = "on_trial_end"
-                self._on_trial_end(event)
+            call(event)
         except Exception as error:
             if name not in self._raised:
                 self._raised[name] = f"{name} raised {type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -52,16 +52,15 @@ def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
     best = {key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)}
     if not best:
         return []
-    findings = list[Finding | None]()
+    findings = list[Finding]()
     for name, entry in study["search"].items():
         if "min" in entry:
-            findings += [
-                _end_of_range(name, entry, end, best, trials) for end in ("min", "max")
-            ]
+            for end in ("min", "max"):
+                findings += _end_of_range(name, entry, end, best, trials)
     # A plugin's metric is not in an n-gram's unit.
     if study["objective"]["metric"] == "val_loss":
-        findings.append(_above_n_grams(folder.baselines, best))
-    return [finding for finding in findings if finding]
+        findings += _above_n_grams(folder.baselines, best)
+    return findings
 
 
 def _end_of_range(
@@ -70,11 +69,11 @@ def _end_of_range(
     end: str,
     best: Mapping[str, Trial],
     trials: StudyTrials,
-) -> Finding | None:
+) -> Iterator[Finding]:
     """Find best trials at an end of a range towards which losses fall, and which could lie further."""
     to = widened(name, entry, end)
     if math.isclose(to, entry[end]):
-        return None
+        return
     near: dict[str, float] = {}
     # In each cell the distances from the end, with ranks of the losses.
     by_cell: dict[str, list[tuple[float, Any]]] = defaultdict(list)
@@ -94,7 +93,7 @@ def _end_of_range(
             rank = (1, -trial.ends[0].iteration, trial.value)
         by_cell[trial.cell].append((distance, rank))
     if not near or trend(by_cell.values()) < TREND:
-        return None
+        return
     word, change = ("lower", "lower") if end == "min" else ("upper", "raise")
     values = dict.fromkeys(written(value) for value in (min(near.values()), max(near.values())))
     what = f"{name} {' to '.join(values)} of {_best_in(near, best)} is at the {word} end of its range"
@@ -103,7 +102,7 @@ def _end_of_range(
         f" search.{name}.{end} to {written(to)}: "
         f"{trials.folder.command('extend', '--widen', name)}"
     )
-    return Finding("end of range", tuple(near), name, what, change, to, end)
+    yield Finding("end of range", tuple(near), name, what, change, to, end)
 
 
 def widened(name: str, entry: Mapping[str, Any], end: str) -> float:
@@ -133,12 +132,11 @@ def widened(name: str, entry: Mapping[str, Any], end: str) -> float:
 
 def _distance(entry: Mapping[str, Any], end: str, value: float) -> float:
     """Return how far a value lies from an end of its range, as a share of the range."""
-    low, high, place = entry["min"], entry["max"], entry[end]
+    scale: Callable[[float], float] = float
     if entry.get("log"):
-        low, high, place, value = map(math.log, (low, high, place, value))
-    if high <= low:
-        return 0.5
-    return float(abs(value - place) / (high - low))
+        scale = math.log
+    width = scale(entry["max"]) - scale(entry["min"])
+    return abs(scale(value) - scale(entry[end])) / width
 
 
 def trend(groups: Iterable[Sequence[tuple[float, Any]]]) -> float:
@@ -155,13 +153,13 @@ def trend(groups: Iterable[Sequence[tuple[float, Any]]]) -> float:
 
 def _above_n_grams(
     baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial]
-) -> Finding | None:
+) -> Iterator[Finding]:
     """Find that in every cell the best trial has a loss above that of n-grams."""
     losses = {cell: trial.value or 0.0 for cell, trial in best.items()}
     if not all(
         cell in baselines and loss > baselines[cell]["loss"] for cell, loss in losses.items()
     ):
-        return None
+        return
     lowest = min(losses, key=losses.__getitem__)
     loss, baseline, values = (
         losses[lowest],
@@ -171,7 +169,7 @@ def _above_n_grams(
     length = next(name for name in LENGTHS if getattr(values, name))
     what = f"{_best_in(losses, best)} has a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})"
     change = f"raise {length}, or the model's size"
-    return Finding("above n-grams", tuple(losses), length, what, change, baseline)
+    yield Finding("above n-grams", tuple(losses), length, what, change, baseline)
 
 
 def _best_in(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:

@@ -163,12 +163,12 @@ def latest_study(lab: Path | None) -> StudyFolder:
         BadInput: the lab has no study.
     """
     place = lab_folder(lab)
-    files = (StudyFolder(place, name).canonical_file for name in study_names(place))
-    # The file of a study is written as it begins to run.
-    written = {file.stat().st_mtime: file.parent.name for file in files if file.exists()}
-    if not written:
+    folders = [StudyFolder(place, name) for name in study_names(place)]
+    known = [folder for folder in folders if folder.canonical_file.exists()]
+    if not known:
         raise BadInput(f"{place} has no study to look at yet; sweeplab run FILE trains one")
-    return StudyFolder(place, written[max(written)])
+    # The file of a study is written as it begins to run.
+    return max(known, key=lambda folder: folder.canonical_file.stat().st_mtime)
 
 
 def file_of(name: str | Path) -> Path:
@@ -373,9 +373,8 @@ class StudyTrials:
     def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
         # A plug-in's hyperparameters are rows of its runs' records.
-        if folder.canonical_file.exists():
-            for plugin in folder.read(folder.canonical_file).get("plugins") or ():
-                plugins.add_names(plugin.get("provides", {}), plugin.get("rows", {}))
+        for plugin in folder.read_if_written(folder.canonical_file).get("plugins") or ():
+            plugins.add_names(plugin.get("provides", {}), plugin.get("rows", {}))
         runs: dict[tuple[str, int], list[RunFolder]] = defaultdict(list)
         for run in folder.runs():
             runs[run.cell, run.trial].append(run)

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import (
     GrowingFile,
-    machine,
     make_folder,
     process_space,
     read_bytes,
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::", "*")
 ACCOUNTS = ("postgres", "nobody")  # under which root runs it
-PROGRAMS = ("initdb", "postgres", "pg_ctl", "pg_dump", "pg_restore")
 INSTALL = "apt install postgresql, or conda install -c conda-forge postgresql"
 NEEDS_DRIVER = "PostgreSQL needs psycopg: pip install 'sweeplab[postgres]'"
 RECOVERY_SECONDS = 600  # to recover after a crash of the machine
@@ -114,9 +112,8 @@ def program_folders() -> Iterator[Path]:
     on_path = shutil.which("initdb")
     if on_path:
         places.insert(0, Path(on_path).resolve().parent)
-    yield from dict.fromkeys(
-        at for at in places if all((at / each).exists() for each in PROGRAMS)
-    )
+    # Beside a client alone there is none.
+    yield from dict.fromkeys(at for at in places if (at / "postgres").exists())
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ class ServerStart:
     @classmethod
     def here(cls, listen: str, port: int) -> ServerStart:
         """Return a start on this machine."""
-        return cls(socket.gethostname(), machine(), process_space()[1], listen, port)
+        return cls(socket.gethostname(), *process_space(), listen, port)
 
 
 @dataclass(frozen=True)
@@ -284,7 +281,6 @@ class Server:
             self.log.name,
             "-t",
             RECOVERY_SECONDS,
-            "-w",
             "start",
         )
         if _run(account, programs / "pg_ctl", *words).returncode == 0:
@@ -306,7 +302,7 @@ class Server:
         self._refuse_elsewhere()
         if not self.is_running:
             return False
-        words = ("-D", self.data.name, "-m", "fast", "-t", RECOVERY_SECONDS, "-w", "stop")
+        words = ("-D", self.data.name, "-t", RECOVERY_SECONDS, "stop")
         if _run(self._account(), self._programs() / "pg_ctl", *words).returncode:
             raise BadInput(f"the lab's storage does not stop: {self.log} says why")
         return True
@@ -493,12 +489,11 @@ def _give(path: Path, account: Mapping[str, Any]) -> None:
 
 def _free_port(wanted: int) -> int:
     """Return the wanted port if it is free, else another."""
-    with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            free.bind((LOOPBACK, wanted))
-        except OSError:
-            free.bind((LOOPBACK, 0))
+    try:
+        free = socket.create_server((LOOPBACK, wanted))
+    except OSError:
+        free = socket.create_server((LOOPBACK, 0))
+    with free:
         return int(free.getsockname()[1])
 
 

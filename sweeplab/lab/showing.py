@@ -68,14 +68,13 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     cells, failures, removed = [], [], set()
     for cell, trials in by_cell.items():
         count = counts.get(cell, TrialCounts())
-        row = _cell_row(ranked, cell, trials, count.counted)
-        row["n_trials"] = limits.get(cell)
-        row["enqueued"] = count.states["enqueued"]
-        cells.append(row)
+        cells.append(
+            _cell_row(ranked, cell, trials, count.counted)
+            | {"n_trials": limits.get(cell), "enqueued": count.states["enqueued"]}
+        )
         for trial in trials:
-            for name, hyperparameter in TABLE.items():
-                value = getattr(trial.start.values, name)
-                if value in hyperparameter.removed:
+            for name, value in trial.values.items():
+                if value in TABLE[name].removed:
                     removed.add(f"{name}={value}")
             if trial.ending is None:
                 continue
@@ -244,7 +243,7 @@ def _origin(name: str, study: Mapping[str, Any], start: RunStart) -> str:
         return "enqueued"
     if name in start.sampled:
         return "searched"
-    if name in study["search"] and "expr" in study["search"][name]:
+    if "expr" in study["search"].get(name, {}):
         return "derived"
     return "fixed" if name in study["fixed"] else "default"
 

@@ -12,8 +12,8 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -159,7 +159,7 @@ class Done:
 
     what: str
     undo: list[str]
-    trials: list[tuple[str, int]] = field(default_factory=list)
+    trials: Sequence[tuple[str, int]] = ()
 
 
 def remove_study(folder: StudyFolder) -> Done:
@@ -230,12 +230,12 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
     from sweeplab.tracking.environment import changes, environment
 
     repository = spec.source and spec.source.parent
-    where = environment(repository)
+    about = {"data": plan.data.as_dict(), "baselines": folder.baselines}
     return {
         "study": folder.read_study(),
         "changes": changes(repository) if spec.track.diff else {},
         "plan": plan.as_dict(),
-        "environment": where | {"data": plan.data.as_dict(), "baselines": folder.baselines},
+        "environment": environment(repository) | about,
         "params": {
             "sampler": plan.sampler,
             "pruner": plan.pruner,
@@ -305,7 +305,7 @@ def rerun_text(trial: Trial) -> str:
     """
     folder = trial.study
     spec = read_spec(folder)
-    study, data = spec.as_written(), folder.read(folder.data_file)
+    study = spec.as_written()
     order, offset = spec.seed_numbers, min(trial.seeds) - min(spec.seed_numbers)
     values = trial.values | dict.fromkeys(LENGTHS[:-1])  # max_iters alone says how long
     written: Mapping[str, Any] = {
@@ -326,7 +326,7 @@ def rerun_text(trial: Trial) -> str:
     again = "On one CPU with the same packages it comes to this value again; otherwise up to the rounding of sums."
     if trial.is_cut_short:
         again = "It was cut short, and is trained to its end here."
-    tokens = data["token_digest"][:DIGEST_CHARACTERS]
+    tokens = folder.data.token_digest[:DIGEST_CHARACTERS]
     what = f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {value}."
     return study_file(written, [what, f"Its tokens have the sha256 {tokens}….", again])
 

@@ -33,8 +33,6 @@ TABLES = {
     "system": "trial_system_attributes",
     "study": "study_system_attributes",
 }
-# Larger than any id.
-NO_ID = 2**31 - 1
 
 
 def counts(void: tuple[str, ...]) -> str:
@@ -141,14 +139,9 @@ class Statements:
         ids = sql.bindparam(name, type_=sql.Text)
         if self._dialect == "sqlite":
             return column.in_(sql.select(sql.func.json_each(ids).table_valued("value").c.value))
-        from sqlalchemy.dialects.postgresql import JSONB
-
-        texts = sql.func.jsonb_array_elements_text(sql.cast(ids, JSONB)).column_valued(
-            "ids_of_trials"
-        )
-        return column == sql.func.any(
-            sql.func.array(sql.select(sql.cast(texts, sql.Integer)).scalar_subquery())
-        )
+        # PostgreSQL writes an array in braces.
+        array = sql.func.translate(ids, "[]", "{}")
+        return column == sql.func.any(sql.cast(array, sql.ARRAY(sql.Integer)))
 
     def _rows_of(self, kind: str) -> Any:
         """Select the rows of some trials from a table, in columns common to all tables."""
@@ -163,7 +156,7 @@ class Statements:
             sql.cast(key, sql.Text).label("key"),
             (number[0] if number else sql.cast(sql.null(), sql.Float)).label("number"),
             sql.cast(text, sql.Text).label("text"),
-        ).where(sql.or_(self._among(trial_id, "ids"), trial_id >= sql.bindparam("first")))
+        ).where(self._among(trial_id, "ids"))
 
     @cache  # noqa: B019 - there is one of these for a dialect
     def upsert(self, kind: str) -> Any:

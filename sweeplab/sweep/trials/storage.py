@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.storage import READ_ONLY, READS, engine_arguments, is_read_only, open_database
-from sweeplab.lab.tables import CONTENT, NO_ID, listed, statements
+from sweeplab.lab.tables import CONTENT, listed, statements
 from sweeplab.permissions import signed, without_unsigned
 from sweeplab.sweep.trials.cells import TAKE_TURN, CachedTrials, forwards
 
@@ -158,11 +158,7 @@ class TrialStorage(BaseStorage):
             changed = sorted(rows, key=lambda row: row.trial_id)
             if not changed:
                 return
-            first = min(
-                (row.trial_id for row in changed if row.trial_id > self._last), default=None
-            )
-            older = [row.trial_id for row in changed if row.trial_id <= self._last]
-            contents = self._contents(older, first)
+            contents = self._contents([row.trial_id for row in changed])
             for row in changed:
                 cell = self._cells.setdefault(row.study_id, CachedTrials())
                 if row.trial_id in self._by_id:
@@ -190,7 +186,7 @@ class TrialStorage(BaseStorage):
     def refresh(self, trial_ids: Sequence[int]) -> None:
         """Read unended trials again, which other processes may have changed; inside a transaction."""
         self._write()  # so that the transaction's own changes are read, too
-        contents = self._contents(trial_ids, None)
+        contents = self._contents(trial_ids)
         for trial_id in trial_ids:
             self._fill(trial_id, self._own(trial_id), contents.get(trial_id, []))
 
@@ -252,11 +248,9 @@ class TrialStorage(BaseStorage):
         for trial_id, values in attributes.items():
             self._own(trial_id).system_attrs = without_unsigned(trial_id, values)
 
-    def _contents(self, ids: Sequence[int], first: int | None) -> dict[int, list[Any]]:
-        # Of the trials with these ids, and of all from `first` on.
+    def _contents(self, ids: Sequence[int]) -> dict[int, list[Any]]:
         contents: dict[int, list[Any]] = {}
-        since = NO_ID if first is None else first
-        for row in self._run(self._sql.contents, ids=listed(ids), first=since).all():
+        for row in self._run(self._sql.contents, ids=listed(ids)).all():
             contents.setdefault(row.trial_id, []).append(row)
         return contents
 
