@@ -6,6 +6,7 @@ trial with ten reports, in stacks of eight, the median of ROUNDS (five) times 24
 """
 
 import math
+import os
 import random
 import statistics
 import sys
@@ -14,6 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+os.environ["OMP_NUM_THREADS"] = "1"  # as workers have it
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 from benchmarks.setting import STUDIES, print_table, setting
