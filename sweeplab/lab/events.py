@@ -26,6 +26,7 @@ _log = logging.getLogger("sweeplab")
 NOTICES = "notices"  # the folder in a study's folder with what its workers have to say
 
 
+@dataclass(frozen=True)
 class Event:
     """Something that happens to a study."""
 
