@@ -17,9 +17,9 @@ from sweeplab.expressions import Expression
 from sweeplab.formatting import on_one_line, without_passwords, yaml_text
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.hyperparameters.excess import file_points
-from sweeplab.study.file.entries import read_options
-from sweeplab.study.file.markdown import parse_tables
+from sweeplab.study.file.entries import parse_tables
 from sweeplab.study.file.reading import read_study
+from sweeplab.study.file.resolve import read_options
 
 LENGTHS = (1_000, 10_000, 100_000, 1_000_000)
 MOST_TIMES = 35.0

@@ -5,7 +5,7 @@ import pytest
 from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.file.check import study_from
+from sweeplab.study.file.reading import study_from
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.problems import Problems
 from sweeplab.study.spec import Budget, DataSpec, StudySpec

@@ -40,8 +40,7 @@ from sweeplab.laws.points import Points
 from sweeplab.laws.sentences import Facts, Plain
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.choice import is_tuned
-from sweeplab.study.file.check import study_from
-from sweeplab.study.file.reading import read_study
+from sweeplab.study.file.reading import read_study, study_from
 from sweeplab.study.problems import LENGTHS, Problems
 from sweeplab.study.values import Choices, Derived, Range
 

@@ -29,7 +29,7 @@ from sweeplab.analysis.trials import (
 )
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.laws.sentences import Plain
-from sweeplab.study.rules import wanted
+from sweeplab.study.rules import holds
 from sweeplab.study.values import Choices, Derived, Range, SearchSpec
 from sweeplab.train.run import train_flops
 
@@ -76,7 +76,7 @@ def distribution_of(
     there = {str(each) for each in column.dropna()}
     if isinstance(entry, Choices):
         return CategoricalDistribution(
-            [text for text in map(str, entry.values) if text in there]
+            [text for text in map(str, entry.choices) if text in there]
         )
     numbers = finite(column.to_frame(name), name).dropna()
     if len(numbers) < column.notna().sum() or numbers.nunique() <= 1:
@@ -135,7 +135,7 @@ def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
         if isinstance(entry, Range | Choices) and entry.when is not None:
             # A hyperparameter whose condition does not hold was not sampled and has its default.
             runs[name] = runs[name].where(
-                Series([wanted(entry, row) for row in rows], index=runs.index)
+                Series([holds(entry.when, row) for row in rows], index=runs.index)
             )
     trials = trials_table(runs, "value")
     sums = runs.assign(**{name: finite(runs, name) for name in COSTS}).groupby(

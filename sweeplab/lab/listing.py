@@ -227,7 +227,7 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
     Raises:
         BadInput: its file in the lab is missing or damaged.
     """
-    from sweeplab.study.file.reading import read_text
+    from sweeplab.study.file.reading import read_study
 
     # Reports damage as such, not as a mistake in a study file.
     study = folder.read(folder.canonical_file)
@@ -237,8 +237,8 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
     track = study.get("track") or {}
     if track.get("checkpoints") == "all":
         track["checkpoints"] = "best"
-    return read_text(
-        json.dumps(study, indent=1), folder.canonical_file, allow_plugins=allow_plugins
+    return read_study(
+        folder.canonical_file, allow_plugins=allow_plugins, text=json.dumps(study, indent=1)
     )
 
 

@@ -8,7 +8,6 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,7 @@ def study_dataset(spec: StudySpec) -> Dataset:
     """
     data, start = spec.data, read_start(spec)
     trained = start.tokenizer if start else None
-    places = {name: getattr(data, name) for name in DATA_FILES}
+    places = data.model_dump(include={*DATA_FILES})
     fields = (data.field,) if isinstance(data.field, str) else tuple(data.field or ())
     source = Source(**places, fields=fields, encoding=data.encoding or "")
     try:
@@ -157,19 +156,10 @@ class Start:
 
     folder: Path
     values: Hyperparameters
+    shape: ModelShape
     special: Mapping[str, int] | None
-    description: Mapping[str, Any]
+    tokenizer: Tokenizer
     digest: str
-
-    @cached_property
-    def shape(self) -> ModelShape:
-        """Return the shape of the run's model."""
-        return ModelShape.of(self.values)
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """Return the run's tokenizer."""
-        return load_tokenizer(self.description)
 
     @property
     def bound(self) -> list[str]:
@@ -232,15 +222,15 @@ def open_start(folder: Path) -> Start:
     if not (described := folder / "model.json").is_file():  # reading a pipe would block
         raise FileNotFoundError(described)
     content, facts = read_content(folder, "model")
-    start = Start(
+    values = Hyperparameters.from_json(facts["values"])
+    return Start(
         folder,
-        Hyperparameters.from_json(facts["values"]),
+        values,
+        ModelShape.of(values),
         facts.get("special") or None,
-        facts["tokenizer"],
+        load_tokenizer(facts["tokenizer"]),
         hashlib.sha256(content).hexdigest(),
     )
-    _ = start.shape, start.tokenizer  # so that their errors are raised here
-    return start
 
 
 def read_start(spec: StudySpec) -> Start | None:
@@ -283,9 +273,11 @@ def check_start(
     theirs = start.bound_values
     for values in trials:
         ours = values.as_dict() | vars(ModelShape.of(values))
-        changed = [name for name in start.bound if theirs[name] != ours[name]]
         changed = [
-            name for name in changed if not (follows(name, theirs) and follows(name, ours))
+            name
+            for name in start.bound
+            if theirs[name] != ours[name]
+            and not (follows(name, theirs) and follows(name, ours))
         ]
         if changed:
             differences = "; ".join(

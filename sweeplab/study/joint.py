@@ -35,7 +35,7 @@ from sweeplab.laws.surrogate import (
 )
 from sweeplab.study.choice import Axes, SearchAxis, axes_of_rows, axes_of_values
 from sweeplab.study.space import Space, spread
-from sweeplab.study.values import Choices, Range, Sampled, Scalar
+from sweeplab.study.values import Range, Scalar
 
 # New points are chosen among this many spread over the space, and this many near the best of these.
 N_SPREAD, N_NEAR = 256, 128
@@ -93,18 +93,13 @@ class EndedTrials(Protocol):
 
 
 def _searched_axes(spaces: Sequence[Space]) -> Iterator[SearchAxis]:
-    entries: dict[str, list[Sampled]] = {}
-    for space in spaces:
-        for name, entry in space.parameters.items():
-            entries.setdefault(name, []).append(entry)
-    for name, all_cells in entries.items():
-        ranges = [entry for entry in all_cells if isinstance(entry, Range)]
-        if ranges:
-            low, high = min(entry.min for entry in ranges), max(entry.max for entry in ranges)
-            yield SearchAxis.of_range(name, low, high, all(entry.log for entry in ranges))
+    # A cell may lack a parameter; all that have it have the same range or choices.
+    parameters = {name: entry for space in spaces for name, entry in space.parameters.items()}
+    for name, entry in parameters.items():
+        if isinstance(entry, Range):
+            yield SearchAxis.of_range(name, entry.min, entry.max, entry.log)
         else:
-            lists = [entry.values for entry in all_cells if isinstance(entry, Choices)]
-            yield from axes_of_values(name, sum(lists, ()), True)
+            yield from axes_of_values(name, entry.choices, True)
 
 
 class _Row(NamedTuple):
@@ -177,9 +172,7 @@ class JointModel:
             return surrogate
         return surrogate.expecting(np.vstack(pending))
 
-    def first(
-        self, cell: int, number: int, fixed: Mapping[str, Any] | None = None
-    ) -> dict[str, Scalar]:
+    def first(self, cell: int, number: int, fixed: Mapping[str, Any] = {}) -> dict[str, Scalar]:
         """Return the point of a trial before there is a surrogate: the points of all cells fill the space evenly."""
         n_axes = len(self.spaces[cell].parameters)
         offset = np.random.default_rng(generator_key(self.seed, "joint")).random(n_axes)
@@ -222,8 +215,7 @@ class JointModel:
         # Searched values lie between -1 and 1.
         distances = np.abs(places[:, None] - pending).max(axis=2).min(axis=1) / 2
         least = min(LEAST_APART, 0.5 / (len(running) + 1))
-        pairs = zip(candidates, distances, strict=True)
-        return [candidate for candidate, distance in pairs if distance >= least]
+        return list(itertools.compress(candidates, distances >= least))
 
     def _promising(
         self, cell: int, number: int, fixed: Mapping[str, Any], exploits: bool
@@ -244,10 +236,8 @@ class JointModel:
             return candidates
         for width in NEAR:
             best = self._ranked(surrogate, cell, candidates, exploits)[:N_BEST]
-            centers = [each.shares for each in itertools.islice(itertools.cycle(best), N_NEAR)]
-            places = np.array(centers) + width * draws.standard_normal(
-                (N_NEAR, len(space.parameters))
-            )
+            centers = np.resize([each.shares for each in best], (N_NEAR, len(space.parameters)))
+            places = centers + width * draws.standard_normal(centers.shape)
             candidates = added(candidates, np.clip(places, 0, _BELOW_1))
         return self._ranked(surrogate, cell, candidates, exploits)
 
@@ -260,13 +250,12 @@ class JointModel:
     ) -> list[_Candidate]:
         x = self.rows(cell, [candidate.point for candidate in candidates])
         mean, sd = surrogate.marginal(x)
+        by_mean = np.argsort(mean, kind="stable")
         if exploits:
-            return [candidates[index] for index in np.argsort(mean, kind="stable")]
+            return [candidates[index] for index in by_mean]
         improvement = expected_improvement(mean, sd, float(mean.min()))
         by_improvement = np.argsort(-improvement, kind="stable")
-        few = np.union1d(
-            by_improvement[:N_COMPARED], np.argsort(mean, kind="stable")[:N_COMPARED]
-        )
+        few = np.union1d(by_improvement[:N_COMPARED], by_mean[:N_COMPARED])
         gain = knowledge_gradient(surrogate.predict(x[few]), surrogate.noise_sd(x[few]))
         first = few[np.argsort(-gain, kind="stable")]
         rest = by_improvement[~np.isin(by_improvement, first)]

@@ -39,19 +39,24 @@ JOINT = "joint"
 # The largest value of an option; an early-stopping rate is lower, because it is an exponent.
 LARGEST = 10**9
 MOST = {"min_early_stopping_rate": 30}
+# Our names of Optuna's options.
+ALIASES = {
+    "min_resource": "min_iters",
+    "max_resource": "max_iters",
+    "reduction_factor": "factor",
+    "min_early_stopping_rate": "early_stopping_rate",
+}
 
 
 @dataclass(frozen=True)
 class AlgorithmRow:
-    """A sampler or pruner: Optuna's class, our names for its options, and our defaults for them.
+    """A sampler or pruner: Optuna's class, and its meaning.
 
     `own` options are not Optuna's, each with its type and default.
     """
 
     optuna: str
     meaning: str
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -77,13 +82,12 @@ class AlgorithmRow:
     def options(self) -> type[Section]:
         """Return the options that a study file can set, by Optuna's names: those whose values YAML can express."""
         fields = dict(self.own)
-        names = {optunas: ours for ours, optunas in self.aliases.items()}
         for name, parameter in inspect.signature(self.optuna_class).parameters.items():
             kind = _type_of(name, inspect.formatannotation(parameter.annotation))
             if kind is None or name == "seed":
                 continue
             default = ... if parameter.default is parameter.empty else None
-            alias = AliasChoices(name, names[name]) if name in names else None
+            alias = AliasChoices(name, ALIASES[name]) if name in ALIASES else None
             fields[name] = kind, Field(default, validation_alias=alias)
         return pydantic.create_model(f"{self.optuna}Options", __base__=Section, **fields)
 
@@ -101,27 +105,6 @@ def _type_of(name: str, annotation: str) -> Any:
     return functools.reduce(operator.or_, (types[word] for word in words))
 
 
-# Parameters that a sampler cannot model are drawn at random; Optuna would warn of it at every trial.
-_QUIET = {"warn_independent_sampling": False}
-_HYPERBAND = {
-    "min_iters": "min_resource",
-    "max_iters": "max_resource",
-    "factor": "reduction_factor",
-}
-_HALVING = {"min_iters": "min_resource", "factor": "reduction_factor"}
-_HALVING |= {"early_stopping_rate": "min_early_stopping_rate"}
-_TPE = "Tree-structured Parzen estimator: the best all-rounder"
-_GP = "Gaussian process: for few trials of few numeric parameters"
-_QMC = "Evenly spread points, whatever the results"
-_CMAES = "Covariance matrix adaptation: for many trials of numeric parameters"
-_GRID = "Every combination of the choices, in random order"
-_ASHA = (
-    "Successive halving: at growing iterations only the best 1/factor of the trials continue"
-)
-_PERCENTILE = "Ends a trial that is not within the best share of the others"
-_SEVERAL = "Several successive halvings with different first rungs"
-_AUTO = "joint where a study searches numbers in several cells; else tpe"
-_JOINT = "One Gaussian process over all cells: sizes learn from each other"
 _OF_HALVING = {PROMOTE: (bool, False)}
 _COUNT = Annotated[int, Field(ge=1, le=LARGEST)]
 _OF_ALL = {BATCH: (_COUNT, None)}
@@ -129,23 +112,49 @@ _OF_JOINT = {"n_startup_trials": (_COUNT, 1), **_OF_ALL}
 
 SAMPLERS: dict[str, AlgorithmRow] = {
     # What a joint search does not propose is drawn at random.
-    AUTO: AlgorithmRow("RandomSampler", _AUTO, own=_OF_JOINT),
-    JOINT: AlgorithmRow("RandomSampler", _JOINT, own=_OF_JOINT),
-    "tpe": AlgorithmRow("TPESampler", _TPE, own=_OF_ALL),
-    "gp": AlgorithmRow("GPSampler", _GP, {}, _QUIET, _OF_ALL),
-    "cmaes": AlgorithmRow("CmaEsSampler", _CMAES, {}, _QUIET, _OF_ALL),
-    "qmc": AlgorithmRow("QMCSampler", _QMC, {}, _QUIET, _OF_ALL),
-    "random": AlgorithmRow("RandomSampler", "Independent random points", own=_OF_ALL),
-    "grid": AlgorithmRow("GridSampler", _GRID, own=_OF_ALL),
+    AUTO: AlgorithmRow(
+        "RandomSampler",
+        "joint where a study searches numbers in several cells; else tpe",
+        _OF_JOINT,
+    ),
+    JOINT: AlgorithmRow(
+        "RandomSampler",
+        "One Gaussian process over all cells: sizes learn from each other",
+        _OF_JOINT,
+    ),
+    "tpe": AlgorithmRow(
+        "TPESampler", "Tree-structured Parzen estimator: the best all-rounder", _OF_ALL
+    ),
+    "gp": AlgorithmRow(
+        "GPSampler", "Gaussian process: for few trials of few numeric parameters", _OF_ALL
+    ),
+    "cmaes": AlgorithmRow(
+        "CmaEsSampler",
+        "Covariance matrix adaptation: for many trials of numeric parameters",
+        _OF_ALL,
+    ),
+    "qmc": AlgorithmRow("QMCSampler", "Evenly spread points, whatever the results", _OF_ALL),
+    "random": AlgorithmRow("RandomSampler", "Independent random points", _OF_ALL),
+    "grid": AlgorithmRow(
+        "GridSampler", "Every combination of the choices, in random order", _OF_ALL
+    ),
 }
 PRUNERS: dict[str, AlgorithmRow] = {
     "none": AlgorithmRow("NopPruner", "Every trial runs to its end"),
     "median": AlgorithmRow(
         "MedianPruner", "Ends a trial that is worse than the median of the others"
     ),
-    "percentile": AlgorithmRow("PercentilePruner", _PERCENTILE),
-    "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING, own=_OF_HALVING),
-    "hyperband": AlgorithmRow("HyperbandPruner", _SEVERAL, _HYPERBAND, own=_OF_HALVING),
+    "percentile": AlgorithmRow(
+        "PercentilePruner", "Ends a trial that is not within the best share of the others"
+    ),
+    "asha": AlgorithmRow(
+        "SuccessiveHalvingPruner",
+        "Successive halving: at growing iterations only the best 1/factor of the trials continue",
+        _OF_HALVING,
+    ),
+    "hyperband": AlgorithmRow(
+        "HyperbandPruner", "Several successive halvings with different first rungs", _OF_HALVING
+    ),
     "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
 }
 
@@ -163,14 +172,13 @@ class Algorithm(Section):
         if isinstance(written, cls):
             return written
         named = {"type": written} if isinstance(written, str) else written
-        if isinstance(named, Mapping) and AUTO in cls.rows:
-            named = {"type": AUTO, **named}
-        if not isinstance(named, Mapping) or "type" not in named:
+        has_default = AUTO in cls.rows
+        if not isinstance(named, Mapping) or not (has_default or "type" in named):
             raise Refusal(
                 "", f"{' | '.join(cls.rows)}, or {{type: …}} with Optuna's options beside it"
             )
-        held = {name: value for name, value in named.items() if name != "type"}
-        kind = str(named["type"])
+        held = dict(named)
+        kind = str(held.pop("type", AUTO))
         if kind not in cls.rows:
             at = () if isinstance(written, str) else ("type",)
             raise Refusal("", " | ".join(cls.rows), nearest(kind, cls.rows), at=at)
@@ -207,15 +215,17 @@ def build(algorithm: Algorithm, **unasked: Any) -> Any:
     Raises:
         ValueError: Optuna refuses an option.
     """
-    row = algorithm.rows[algorithm.type]
-    arguments = {**unasked, **row.defaults}
+    row, arguments = algorithm.rows[algorithm.type], unasked
+    # Parameters that a sampler cannot model are drawn at random; Optuna would warn of it at every trial.
+    if "warn_independent_sampling" in row.optuna_defaults:
+        arguments["warn_independent_sampling"] = False
     arguments |= {
         name: value for name, value in algorithm.options.items() if name not in row.own
     }
     return _made(row.optuna_class, arguments)
 
 
-_PLAIN = (bool, int, float, str, tuple, list)
+_PLAIN = (bool, int, float, str, tuple, list, dict, type(None))
 
 
 def as_written(algorithm: Any) -> Any:
@@ -259,10 +269,10 @@ def _arguments(algorithm: Any) -> dict[str, Any]:
     arguments |= {
         name: held[name]
         for name in parameters
-        if name in held and not _alike(held[name], usual[name]) and held[name] != math.inf
+        if name in held and held[name] not in (usual[name], math.inf)
     }
     again = _held(_made(kind, arguments))
-    lost = ", ".join(name for name in held if not _alike(held[name], again.get(name)))
+    lost = ", ".join(name for name in held if held[name] != again.get(name))
     if lost:
         what = f"this {kind.__name__} does not tell the argument behind its {lost}"
         raise BadInput(
@@ -279,14 +289,12 @@ def _made(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def _held(algorithm: Any) -> dict[str, Any]:
+    """Return what an object was made with, by name; of what cannot be compared only the type."""
     held = dict[str, Any]()
     for name, value in vars(algorithm).items():
         held |= value._asdict() if hasattr(value, "_asdict") else {name.lstrip("_"): value}
     held.pop("seed", None)
-    return held
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, _PLAIN) or callable(one):
-        return bool(one == other)
-    return type(one) is type(other)
+    return {
+        name: value if isinstance(value, _PLAIN) or callable(value) else type(value)
+        for name, value in held.items()
+    }

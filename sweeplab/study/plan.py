@@ -408,7 +408,7 @@ def settled_sampler(spec: StudySpec) -> Sampler:
 
 def _has_numbers(entry: SearchSpec) -> bool:
     if isinstance(entry, Choices):
-        return all(map(is_number, entry.values))
+        return all(map(is_number, entry.choices))
     return isinstance(entry, Range)
 
 
@@ -509,6 +509,5 @@ def with_algorithms(spec: StudySpec, sampler: Any, pruner: Any) -> StudySpec:
                 changed[key] = model.model_validate(as_written(algorithm))
             except ValidationError as error:
                 problems.retell(error, (key,))
-    if problems.found:
-        raise BadInput(*problems.found)
+    problems.refuse()
     return spec.model_copy(update=changed)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import Problem, conflict, nearest
+from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.formatting import on_one_line, several, several_named, without_passwords
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ ALLOWED = {
     "too_long": "at most {max_length:,}",
     "model_type": "a mapping",
     "dict_type": "a mapping",
-    "unexpected_keyword_argument": FORMS_IN_WORDS.replace("{", "{{").replace("}", "}}"),
 }
 
 
@@ -110,17 +109,23 @@ class Problems:
         self, path: Location, what: str, allowed: str = "", nearest: str = ""
     ) -> Problem:
         """Return a problem placed where `path` was set, or what encloses it."""
-        for length in range(len(path), -1, -1):
-            place = self.places.get(path[:length])
-            if isinstance(place, str):
-                return Problem(f"{place}: {what}", allowed, nearest)
-            if place is not None:
-                return Problem(what, allowed, nearest, self.file, *place)
-        return Problem(what, allowed, nearest, self.file)
+        enclosing = (path[:length] for length in range(len(path), -1, -1))
+        place = next((self.places[each] for each in enclosing if each in self.places), ())
+        if isinstance(place, str):
+            return Problem(f"{place}: {what}", allowed, nearest)
+        return Problem(what, allowed, nearest, self.file, *place)
 
-    def add(self, path: Location, what: str, allowed: str = "", nearest: str = "") -> None:
-        """Add a problem at a location."""
-        self.found.append(self.problem(path, what, allowed, nearest))
+    def add(self, path: Location, *told: str) -> None:
+        """Add a problem at a location, told as in `problem`."""
+        self.found.append(self.problem(path, *told))
+
+    def refuse(self) -> None:
+        """Raise all problems in the order of the document, if there are any."""
+        if self.found:
+            in_order = sorted(
+                self.found, key=lambda problem: (problem.line or 0, problem.column or 0)
+            )
+            raise BadInput(*in_order)
 
     def conflict(self, first: Location, second: Location) -> None:
         """Add the problem that two places set the same thing, at the second."""

@@ -17,7 +17,7 @@ from sweeplab.model.attention import SHAPE_REQUIREMENTS
 from sweeplab.model.shape import SETTLED, ModelShape, Requirement, settled
 from sweeplab.study.problems import Location
 from sweeplab.study.spec import NOWHERE, StudySpec
-from sweeplab.study.values import FACTS, LENGTHS_OF, Derived, Facts, SearchSpec, needs
+from sweeplab.study.values import FACTS, LENGTHS_OF, Derived, Facts, needs
 from sweeplab.train.run import REQUIREMENTS, row_lengths, train_flops, train_tokens
 
 Values = Mapping[str, Any]
@@ -79,11 +79,6 @@ def derive(name: str, entry: Derived, values: Values) -> Any:
         return math.nan
 
 
-def wanted(entry: SearchSpec, values: Values) -> bool:
-    """Return whether a hyperparameter is sampled when the others have these values."""
-    return isinstance(entry, Derived) or entry.when is None or holds(entry.when, values)
-
-
 def expanded(names: Iterable[str], fixed: Set[str], lengths: Iterable[str]) -> set[str]:
     """Return the hyperparameters among `names`, and those that the facts and automatic values among them depend on.
 
@@ -104,24 +99,20 @@ def follows(name: str, values: Values) -> bool:
         return False
 
 
-def order(spec: StudySpec, fixed: Set[str], lengths: Iterable[str]) -> list[str]:
-    """Return the names of the search, each after those it depends on, otherwise in the order of the file.
+def order(spec: StudySpec, needed: Mapping[str, Set[str]]) -> list[str]:
+    """Return the names of the search, each after those `needed` for it, otherwise in the order of the file.
 
     Raises:
         BadInput: some depend on each other, or on themselves.
     """
-    ordered: list[str] = []
-    waiting = {
-        name: expanded(needs(entry), fixed, lengths) & spec.search.keys()
-        for name, entry in spec.search.items()
-    }
+    ordered, waiting = list[str](), [*needed]
     while waiting:
-        ready = next((name for name, needed in waiting.items() if needed <= {*ordered}), None)
+        ready = next((name for name in waiting if not needed[name] & {*waiting}), None)
         if ready is None:
             what = f"each of these needs itself or another of them: {', '.join(waiting)}"
-            raise BadInput(spec.problem(("search", next(iter(waiting))), what))
+            raise BadInput(spec.problem(("search", waiting[0]), what))
         ordered.append(ready)
-        del waiting[ready]
+        waiting.remove(ready)
     return ordered
 
 
@@ -132,7 +123,7 @@ class Rule:
     text: str
     path: Location
     names: frozenset[str]
-    holds: Callable[[Hyperparameters], bool]
+    holds: Meets
 
 
 def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
@@ -142,10 +133,6 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
         for name, entry in spec.search.items()
         if isinstance(entry, Derived)
     ]
-    for shape in SHAPE_REQUIREMENTS:
-        needed = shape.names.split()
-        rule = Rule(shape.text, spec.place(*needed), frozenset(needed), partial(_meets, shape))
-        every.append(rule)
     texts = [*REQUIREMENTS]
     if spec.place("head_dim") == NOWHERE:
         texts.append("n_embd % n_head == 0")
@@ -154,7 +141,7 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
     for text in texts:
         names = sorted(Expression(text).names, reverse=True)
         every.append(_expression_rule(text, spec.place(*names)))
-    for text, needed, meets in _data_rules(spec, sizes):
+    for text, needed, meets in _rules_of_runs(spec, sizes):
         every.append(Rule(text, spec.place(*needed), frozenset(needed), meets))
     every += [
         _expression_rule(condition.text, ("constraints", index))
@@ -166,13 +153,15 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
 Meets = Callable[[Hyperparameters], bool]
 
 
-def _data_rules(
+def _rules_of_runs(
     spec: StudySpec, sizes: DataSizes | None
 ) -> Iterator[tuple[str, list[str], Meets]]:
-    """Yield the rules between corpus, objective, family and sizes; those on the vocabulary where it is known."""
+    """Yield the rules of shapes, and between corpus, objective, family and sizes; of the vocabulary if it is known."""
     # Imported here because it imports numpy, which is slow.
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 
+    for shape in SHAPE_REQUIREMENTS:
+        yield shape.text, shape.names.split(), partial(_meets, shape)
     kind, objectives = spec.kind, OBJECTIVES.items()
     if kind is not None:
         has = "is one text" if kind == "text" else f"has {kind}"

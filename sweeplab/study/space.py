@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,10 +23,10 @@ from sweeplab.study.rules import (
     derive,
     evaluate,
     expanded,
+    holds,
     iterations,
     order,
     rules,
-    wanted,
 )
 from sweeplab.study.spec import StudySpec, seed_parts
 from sweeplab.study.values import (
@@ -39,9 +39,9 @@ from sweeplab.study.values import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from optuna.trial import BaseTrial
+
+    from sweeplab.laws.surrogate import Floats
 
 # A placeholder for the vocabulary size before the data are read; no rule depends on it.
 VOCABULARY_STAND_IN = 256
@@ -103,7 +103,6 @@ class Space:
         self.cell, self.sizes = cell, sizes
         self._spec = spec
         self.given = defaults() | spec.fixed | cell.values
-        derived = {name for name, entry in spec.search.items() if isinstance(entry, Derived)}
         self._auto = {name for name in ("objective", "vocab_size") if self.given[name] == AUTO}
         # What determines the steps of a run comes before all that is computed from them.
         self._lengths = {
@@ -111,7 +110,9 @@ class Space:
         }
         if self._lengths:
             self._auto.add("max_iters")
-        self._auto -= derived
+        self._auto -= {
+            name for name, entry in spec.search.items() if isinstance(entry, Derived)
+        }
         self.given = self._settled(self.given)
         # The names whose values differ between trials of the cell, and the values that are the same.
         self._varying = set[str]()
@@ -120,23 +121,22 @@ class Space:
         self._constant = dict(self.given)
         self.parameters: dict[str, Sampled] = {}
         self._explicit = {*spec.fixed, *cell.values, *spec.search}
-        self._order = order(spec, self._explicit, self._lengths)
+        needed = {name: self._expanded(needs(entry)) for name, entry in spec.search.items()}
+        self._order = order(spec, needed)
         self.conditional: set[str] = set()
-        determine_length = frozenset[str]().union(*(LENGTHS_OF[name] for name in self._lengths))
-        if determine_length & spec.search.keys():
+        if self._lengths and self._expanded(["max_iters"]) & spec.search.keys():
             self._varying.add("max_iters")
         for name in self._order:
-            entry = spec.search[name]
-            needed = self._expanded(needs(entry))
+            entry, varies = spec.search[name], bool(needed[name] & self._varying)
             if isinstance(entry, Derived):
                 self._constant[name] = derive(name, entry, self._constant)
                 self._constant = self._settled(self._constant)
-                if needed & self._varying:
-                    self._varying.add(name)
-            elif needed & self._varying or wanted(entry, self._constant):
+            elif varies or entry.when is None or holds(entry.when, self._constant):
                 self.parameters[name] = entry
-                if needed & self._varying:
+                if varies:
                     self.conditional.add(name)
+                varies = True
+            if varies:
                 self._varying.add(name)
         self._rules = known
 
@@ -144,14 +144,14 @@ class Space:
         return expanded(names, self._explicit, self._lengths)
 
     def _settled(
-        self, values: Mapping[str, Any], sampled: Container[str] = ()
+        self, values: Mapping[str, Any], sampled: Iterable[str] = ()
     ) -> dict[str, Any]:
         """Replace automatic values that depend on the data by values computed from the others."""
         # Imported here because it imports numpy, which is slow.
         from sweeplab.data.objectives import n_special, settled_objective
 
         settled = dict(values)
-        auto = {name for name in self._auto if name not in sampled}
+        auto = self._auto.difference(sampled)
         if "objective" in auto:
             asked = Hyperparameters.of({**settled, "objective": AUTO})
             settled["objective"] = settled_objective(asked, self._spec.kind or "text")
@@ -218,27 +218,27 @@ class Space:
 
     def _choose(self, value_of: Callable[[str], Any]) -> dict[str, Any]:
         """Return a trial's sampled hyperparameters, whose values `value_of` gives by Optuna's names."""
-        values, sampled = dict(self.given), dict[str, Any]()
+        sampled = dict[str, Any]()
+        for name, entry in self.parameters.items():
+            if entry.when is None or holds(entry.when, self._computed(sampled)):
+                sampled[name] = value_of(name)
+        return sampled
+
+    def _computed(self, sampled: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all values of a trial with these sampled ones; a derived value that its row does not allow is NaN."""
+        values = {**self.given, **sampled}
         for name in self._order:
             entry = self._spec.search[name]
-            values = self._settled(values, sampled)
             if isinstance(entry, Derived):
-                values[name] = derive(name, entry, values)
-            elif name in self.parameters and wanted(entry, values):
-                values[name] = sampled[name] = value_of(name)
-        return sampled
+                values[name] = derive(name, entry, self._settled(values, sampled))
+        return self._settled(values, sampled)
 
     def resolve(self, sampled: Mapping[str, Any], seed: int) -> Hyperparameters:
         """Return all effective hyperparameters of a run.
 
         A derived value that its row does not allow is NaN, which `broken` reports.
         """
-        values = {**self.given, **sampled, "seed": seed}
-        for name in self._order:
-            entry = self._spec.search[name]
-            if isinstance(entry, Derived):
-                values[name] = derive(name, entry, self._settled(values, sampled))
-        return Hyperparameters.of(settled(self._settled(values, sampled)))
+        return Hyperparameters.of(settled({**self._computed(sampled), "seed": seed}))
 
     def broken(self, values: Hyperparameters) -> Rule | None:
         """Return the first rule that effective hyperparameters break, or None."""
@@ -263,25 +263,17 @@ class Space:
                 break
         return values
 
-    def _all_at(
-        self, at: Sequence[float], fixed: Mapping[str, Scalar] | None
-    ) -> dict[str, Scalar]:
+    def _all_at(self, at: Sequence[float], fixed: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Map a point of the unit cube to all parameters, as Optuna stores them; `fixed` ones are taken as they are."""
         pairs = zip(self.parameters.items(), at, strict=True)
-        return {name: parameter.at(share) for (name, parameter), share in pairs} | dict(
-            fixed or {}
-        )
+        return {name: parameter.at(share) for (name, parameter), share in pairs} | dict(fixed)
 
-    def point(
-        self, at: Sequence[float], fixed: Mapping[str, Scalar] | None = None
-    ) -> dict[str, Scalar]:
+    def point(self, at: Sequence[float], fixed: Mapping[str, Scalar] = {}) -> dict[str, Scalar]:
         """Map a point of the unit cube, with one coordinate per parameter, to the parameters of a trial.
 
         They are as Optuna stores them. Those `fixed` are taken as they are.
         """
         stored = self._all_at(at, fixed)
-        if not self.conditional:
-            return stored
         sampled = self._choose(lambda name: self.parameters[name].decoded(stored[name]))
         return {name: stored[name] for name in sampled}
 
@@ -316,9 +308,7 @@ class Space:
         sampled = self._choose(take)
         return stored, self.resolve(sampled, seed=0)
 
-    def draws(
-        self, count: int, stored: Mapping[str, Scalar] | None = None
-    ) -> Iterator[Hyperparameters]:
+    def draws(self, count: int, stored: Mapping[str, Scalar] = {}) -> Iterator[Hyperparameters]:
         """Yield effective hyperparameters of `count` trials spread evenly over the space, always the same ones.
 
         All of them have the parameters given in `stored`; if nothing is sampled there is only one.
@@ -328,7 +318,7 @@ class Space:
             yield self.values_of(self._all_at(spread(index, n_axes).tolist(), stored))
 
 
-def spread(index: int, dimensions: int) -> NDArray[np.float64]:
+def spread(index: int, dimensions: int) -> Floats:
     """Return a point of the unit cube: those of 0, 1, 2, … fill it evenly (the recurrence of Roberts' sequence).
 
     Its steps are the powers of 1/g, where g is the root above 1 of g^(d+1) = g + 1 (M. Roberts, "The unreasonable

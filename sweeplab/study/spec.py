@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic import (
     Field,
-    PlainSerializer,
+    SerializeAsAny,
     TypeAdapter,
     field_validator,
     model_validator,
@@ -41,6 +40,7 @@ from sweeplab.study.values import (
     Values,
     key,
     of_rows,
+    optional,
     seed_number,
 )
 
@@ -68,11 +68,6 @@ IDENTITY = (
 )
 # Seconds before its time limit at which a job saves and exits, and the shortest time limit allowed.
 LEAVE_BEFORE, SHORTEST_JOB = 90, 120
-
-
-def optional(default: Any, meaning: str, **bounds: Any) -> Any:
-    """Declare a key that is left out of a written study where it is empty."""
-    return key(default, meaning, exclude_if=operator.not_, **bounds)
 
 
 ALWAYS = Expression("True")
@@ -317,13 +312,9 @@ class Track(Section):
     uri: str | None = key(None, "MLflow's tracking URI; default: the lab's own database")
 
 
-def _written_search(search: dict[str, SearchSpec]) -> dict[str, Any]:
-    return {name: entry.written() for name, entry in search.items()}
-
-
 Literals = Annotated[dict[str, Any], of_rows(TypeAdapter(Value))]
 Lists = Annotated[dict[str, list[Any]], of_rows(TypeAdapter(Values))]
-Entries = Annotated[dict[str, SearchSpec], of_rows(ENTRY), PlainSerializer(_written_search)]
+Entries = Annotated[dict[str, SearchSpec], of_rows(ENTRY), SerializeAsAny()]
 
 
 class StudySpec(Section):
@@ -352,8 +343,8 @@ class StudySpec(Section):
     )
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: Budget = Budget()
-    sampler: Sampler = Sampler.model_construct(type=AUTO, options={})
-    pruner: Pruner = Pruner.model_construct(type="none", options={})
+    sampler: Sampler = Sampler.model_construct(type=AUTO)
+    pruner: Pruner = Pruner.model_construct(type="none")
     seeds: list[Seed] = key([0], "A trial trains once per seed", min_length=1)
     engine: Engine = Engine()
     track: Track = Track()
@@ -446,10 +437,10 @@ class StudySpec(Section):
     @property
     def data_files(self) -> dict[str, str]:
         """Return the paths that `data` names, by key; absolute ones in a study that was read."""
-        named = {name: getattr(self.data, name) for name in DATA_FILES}
+        named = self.data.model_dump(include={*DATA_FILES}, exclude_none=True)
         if self.data.tokenizer.endswith(TOKENIZER_SUFFIXES):
             named["tokenizer"] = self.data.tokenizer
-        return {name: place for name, place in named.items() if place is not None}
+        return named
 
     @property
     def addresses(self) -> Iterator[tuple[Location, Kind, str]]:
@@ -494,11 +485,9 @@ class StudySpec(Section):
                 )
             ) from error
 
-    def problem(
-        self, path: Location, what: str, allowed: str = "", nearest: str = ""
-    ) -> Problem:
+    def problem(self, path: Location, *told: str) -> Problem:
         """Return a problem with the file, line and column of `path`, such as `("data", "corpus")`."""
-        return self._read_from.problem(path, what, allowed, nearest)
+        return self._read_from.problem(path, *told)
 
     def is_overridden(self, place: Location) -> bool:
         """Return whether the command line set the value at a place."""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import pydantic
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PlainValidator,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
@@ -121,6 +125,11 @@ def key(default: Any, meaning: str, **bounds: Any) -> Any:
     return Field(default, description=meaning, **bounds)
 
 
+def optional(default: Any, meaning: str, **bounds: Any) -> Any:
+    """Declare a key that is left out of a written study where it is empty."""
+    return key(default, meaning, exclude_if=operator.not_, **bounds)
+
+
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
@@ -132,15 +141,6 @@ def _seconds(written: Any) -> Any:
     if not parts or not parts[0]:
         raise Refusal("", "30m, 2h, 90s, 1h30m, or a number of seconds")
     return sum(float(part[:-1]) * _SECONDS[part[-1]] for part in parts.groups() if part)
-
-
-def seed_number(written: Any) -> Any:
-    """Return a seed that is written.
-
-    Raises:
-        Refusal: it is none.
-    """
-    return _checked(TABLE["seed"], written)
 
 
 def expression_of(written: Any) -> Expression:
@@ -167,7 +167,7 @@ def expression_of(written: Any) -> Expression:
     return expression
 
 
-def _literal(written: Any, place: pydantic.ValidationInfo) -> Any:
+def _literal(written: Any, place: ValidationInfo) -> Any:
     if place.context is None:
         return written
     return _checked(place.context, written)
@@ -183,7 +183,11 @@ def _checked(row: Hyperparameter, written: Any) -> Any:
         raise Refusal("", allowed, nearest(written, row.choices)) from None
 
 
-def _end(written: Any, place: pydantic.ValidationInfo) -> Any:
+# Returns a seed that is written.
+seed_number = partial(_checked, TABLE["seed"])
+
+
+def _end(written: Any, place: ValidationInfo) -> Any:
     if not is_number(written):
         raise Refusal("", place.context.allowed if place.context else "a number")
     return _literal(written, place)
@@ -203,9 +207,12 @@ Seconds = Annotated[
 ]
 Place = Annotated[str, Field(min_length=1)]
 _COUNT = Hyperparameter("count", "", "int", 1, "", low=1, high=MOST_COUNTED, automatic=True)
-_COUNTED = Annotated[int, Field(ge=1, le=MOST_COUNTED)]
 Count = Annotated[
-    int | str, PlainValidator(partial(_checked, _COUNT), _COUNTED | Literal["auto"])
+    int | str,
+    PlainValidator(
+        partial(_checked, _COUNT),
+        Annotated[int, Field(ge=1, le=MOST_COUNTED)] | Literal["auto"],
+    ),
 ]
 SeedNumber = Annotated[
     int, PlainValidator(seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])
@@ -217,9 +224,9 @@ Condition = Annotated[
 ]
 # The values of a row of the table, which is the context of their validation.
 Value = Annotated[Any, PlainValidator(_literal)]
-Values = Annotated[list[Value], Field(min_length=1), pydantic.AfterValidator(_distinct)]
+Values = Annotated[list[Value], Field(min_length=1), AfterValidator(_distinct)]
 Options = Annotated[
-    tuple[Value, ...], Field(min_length=1, strict=False), pydantic.AfterValidator(_distinct)
+    tuple[Value, ...], Field(min_length=1, strict=False), AfterValidator(_distinct)
 ]
 End = Annotated[int | float, PlainValidator(_end, int | float)]
 
@@ -253,31 +260,20 @@ Scalar = str | int | float | bool | None
 # A float cannot distinguish more steps than this.
 MOST_STEPS = 2**53
 _CHECKED = pydantic.ConfigDict(extra="forbid")
-_WHEN = Field(description="Sampled only where this holds; else the default is used")
-
-
-class Entry:
-    """An entry of `search`, whose fields are the keys of the study file."""
-
-    def written(self) -> dict[str, Any]:
-        """Return the entry as in a study file, as JSON values."""
-        adapter = _ADAPTERS[type(self)]
-        return dict(
-            adapter.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
-        )
+_WHEN = "Sampled only where this holds; else the default is used"
 
 
 @dataclass(frozen=True, config=_CHECKED)
-class Range(Entry):
+class Range:
     """Every number from `min` to `max`, both included; every whole number where these are whole."""
 
     min: End
     max: End
-    log: Annotated[bool, Field(strict=True, description="Sample evenly over the logarithm")] = (
-        False
+    log: bool = optional(False, "Sample evenly over the logarithm", strict=True)
+    step: float | None = optional(
+        None, "Distance between two values", strict=True, gt=0, allow_inf_nan=False
     )
-    step: Annotated[float | None, Field(strict=True, gt=0, allow_inf_nan=False)] = None
-    when: Annotated[Condition | None, _WHEN] = None
+    when: Condition | None = optional(None, _WHEN)
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
@@ -363,7 +359,7 @@ class Range(Entry):
         low, high = self.min - margin, self.max + margin
         value = low * (high / low) ** share if self.log else low + share * (high - low)
         if self.integer:
-            return int(min(max(round(value), self.min), self.max))
+            value = round(value)
         return min(max(value, self.min), self.max)
 
     @property
@@ -372,22 +368,20 @@ class Range(Entry):
 
     @property
     def _optuna(self) -> dict[str, Any]:
-        kind: type = int if self.integer else float
-        step = self._step and kind(self._step)
-        return {"low": kind(self.min), "high": kind(self.max), "step": step, "log": self.log}
+        return {"low": self.min, "high": self.max, "step": self._step, "log": self.log}
 
 
 @dataclass(frozen=True, config=_CHECKED)
-class Choices(Entry):
+class Choices:
     """One of a list of values. Optuna keeps scalars only: a tuple is stored as its JSON text."""
 
-    values: Annotated[Options, Field(validation_alias="choices", serialization_alias="choices")]
-    when: Annotated[Condition | None, _WHEN] = None
+    choices: Options
+    when: Condition | None = optional(None, _WHEN)
 
     @property
     def count(self) -> int:
         """Return how many values there are."""
-        return len(self.values)
+        return len(self.choices)
 
     def distribution(self) -> BaseDistribution:
         """Return the choices as Optuna's distribution."""
@@ -401,7 +395,7 @@ class Choices(Entry):
 
     def decoded(self, stored: Any) -> Any:
         """Return a value that Optuna stores as the hyperparameter's own type."""
-        return self.values[self._stored.index(stored)]
+        return self.choices[self._stored.index(stored)]
 
     def stored(self, value: Any) -> Scalar:
         """Return a value as Optuna stores it.
@@ -409,9 +403,9 @@ class Choices(Entry):
         Raises:
             ValueError: it is not one of the choices; the message lists them.
         """
-        if value in self.values:
-            return self._stored[self.values.index(value)]
-        raise ValueError(" | ".join(json.dumps(each) for each in self.values))
+        if value in self.choices:
+            return self._stored[self.choices.index(value)]
+        raise ValueError(" | ".join(map(json.dumps, self.choices)))
 
     def stored_at(self, index: int) -> Scalar:
         """Return the value of an index, from 0, as Optuna stores it."""
@@ -423,13 +417,13 @@ class Choices(Entry):
 
     @property
     def _stored(self) -> tuple[Scalar, ...]:
-        if any(isinstance(each, tuple) for each in self.values):
-            return tuple(json.dumps(each) for each in self.values)
-        return self.values
+        if any(isinstance(each, tuple) for each in self.choices):
+            return tuple(map(json.dumps, self.choices))
+        return self.choices
 
 
 @dataclass(frozen=True, config=_CHECKED)
-class Derived(Entry):
+class Derived:
     """Computed from the others, never sampled."""
 
     expr: Annotated[
@@ -444,15 +438,14 @@ SearchSpec = Range | Choices | Derived
 SUGGESTED = "suggested"
 # All runs of a study are evaluated on the same targets, because their losses are compared.
 EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
-# The forms of an entry of `search` and their keys, by a key that only one has.
-FORMS: dict[str, tuple[type[Entry], tuple[str, ...]]] = {
-    "expr": (Derived, ("expr",)),
-    "choices": (Choices, ("choices", "when")),
-    "min": (Range, ("min", "max", "log", "step", "when")),
+# The forms of an entry of `search`, by a key that only one has.
+FORMS: dict[str, type[SearchSpec]] = {
+    "expr": Derived,
+    "choices": Choices,
+    "min": Range,
+    "max": Range,
 }
-FORMS["max"] = FORMS["min"]
-_KEYS = (*FORMS["min"][1], "choices", "expr")
-_ADAPTERS = {form: TypeAdapter[Any](form) for form, _ in FORMS.values()}
+_ADAPTERS = {form: TypeAdapter[Any](form) for form in FORMS.values()}
 _OPTIONS = TypeAdapter(Options)
 
 
@@ -461,7 +454,7 @@ def is_searched(row: Hyperparameter) -> bool:
     return row.name not in ("seed", *EVALUATED) and row.category != "precision"
 
 
-def read_entry(written: Any, place: pydantic.ValidationInfo) -> SearchSpec:
+def read_entry(written: Any, place: ValidationInfo) -> SearchSpec:
     """Return the typed entry of a row of the table, which is the context of the validation.
 
     Raises:
@@ -477,12 +470,14 @@ def read_entry(written: Any, place: pydantic.ValidationInfo) -> SearchSpec:
         return Choices(_OPTIONS.validate_python(written, context=row))
     if not isinstance(written, Mapping):
         raise _no_form(row, written)
-    key = next((key for key in FORMS if key in written), "")
-    form, keys = FORMS.get(key, (None, _KEYS))
+    form = next((FORMS[key] for key in FORMS if key in written), None)
+    known = [field.name for field in fields(form or Range)]
+    if form is None:
+        known += ["choices", "expr"]
     unknown = [
-        refusal_at(Refusal("key", known=keys), written[key], key)
+        refusal_at(Refusal("key", known=known), written[key], key)
         for key in written
-        if key not in keys
+        if key not in known
     ]
     if unknown:
         raise ValidationError.from_exception_data("entry", unknown)

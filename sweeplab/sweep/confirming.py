@@ -16,7 +16,7 @@ from sweeplab.lab.listing import StudyTrials, Trial, read_spec
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.kept import Confirmed, Found, Losses, write_confirmed
 from sweeplab.runs.inspecting import scored
-from sweeplab.study.file.check import study_from
+from sweeplab.study.file.reading import study_from
 from sweeplab.study.inputs import recorded_dataset
 from sweeplab.study.problems import Problems
 from sweeplab.study.space import spaces_of

@@ -139,8 +139,7 @@ def look_ahead(spec: StudySpec, lab: Path) -> dict[str, Any]:
     trials = StudyTrials(folder).all
     done = sum(trial.state.counts_towards_budget for trial in trials)
     ranges = {}
-    for name, entry in spec.search.items():
-        text = entry.written()
+    for name, text in spec.as_written()["search"].items():
         # A range that is only a list of choices is written as that list.
         ranges[name] = text["choices"] if [*text] == ["choices"] else text
     return {"ranges": ranges, "done": done, "free_bytes": free_bytes(folder.path)}

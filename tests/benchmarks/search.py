@@ -28,7 +28,7 @@ from benchmarks.setting import print_table, setting
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.data import DataSizes
-from sweeplab.study.file.check import study_from
+from sweeplab.study.file.reading import study_from
 from sweeplab.study.joint import JointModel
 from sweeplab.study.problems import Problems
 from sweeplab.study.space import spaces_of

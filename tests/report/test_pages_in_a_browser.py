@@ -14,7 +14,7 @@ from sweeplab.analysis.studies import Studies
 from sweeplab.model.shape import SETTLED
 from sweeplab.report.data import ReportData
 from sweeplab.report.writer import write_page
-from sweeplab.study.file.reading import read_text
+from sweeplab.study.file.reading import read_study
 
 pytestmark = [
     pytest.mark.browser,
@@ -101,7 +101,7 @@ def pages(tmp_path_factory):
     ]
     shared = place / "shared files"
     studied = Studies(
-        runs, {"planted": read_text(STUDY, Path("planted.yaml"))}, {"planted": {}}
+        runs, {"planted": read_study(Path("planted.yaml"), text=STUDY)}, {"planted": {}}
     )
     return {
         "scaling": write("scaling", runs, place, studied=studied),

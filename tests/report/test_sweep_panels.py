@@ -11,7 +11,7 @@ from sweeplab.analysis.studies import Studies
 from sweeplab.analysis.sweep import FEWEST_TRIALS
 from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
-from sweeplab.study.file.reading import read_text
+from sweeplab.study.file.reading import read_study
 
 
 def mixed(values, random):
@@ -44,7 +44,8 @@ search:
 def one():
     runs = plant_sweep(40, CELLS[1:3], state=mixed)
     return report_of(
-        runs, studied=Studies(runs, {"planted": read_text(STUDY, Path("planted.yaml"))}, {})
+        runs,
+        studied=Studies(runs, {"planted": read_study(Path("planted.yaml"), text=STUDY)}, {}),
     )
 
 

@@ -15,8 +15,6 @@ from sweeplab.study.plan import (
 )
 from sweeplab.study.space import spaces_of
 
-SIZES = DataSizes(65)
-
 COUNTABLE = {"top_k": {"min": 10, "max": 12}, "dropout": {"min": 0, "max": 0.2, "step": 0.1}}
 OPEN = {
     "learning_rate": {"min": 1e-4, "max": 1e-2, "log": True},
@@ -46,7 +44,7 @@ PRUNER_OPTIONS = {
 
 
 def space_of(search, **parts):
-    return spaces_of(read(search=search, **parts), SIZES)[0][0]
+    return spaces_of(read(search=search, **parts), DataSizes(65))[0][0]
 
 
 def sampled(sampler, space, count, seed=1):

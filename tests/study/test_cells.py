@@ -6,7 +6,7 @@ import pytest
 
 from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
-from sweeplab.study.file.reading import read_text
+from sweeplab.study.file.reading import read_study
 from sweeplab.study.space import spaces_of
 from sweeplab.sweep.planning import make_plan
 
@@ -32,7 +32,7 @@ FILE = Path("parts.yaml")
 
 
 def read(text=STUDY, *overrides):
-    return read_text(text, FILE, overrides)
+    return read_study(FILE, overrides, text=text)
 
 
 def refused(text, *overrides):

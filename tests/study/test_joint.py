@@ -17,8 +17,6 @@ from sweeplab.study.joint import (
 )
 from sweeplab.study.space import spaces_of
 
-SIZES = DataSizes(65)
-
 SEARCH = {
     "learning_rate": {"min": 1e-3, "max": 1e-1, "log": True},
     "dropout": {"min": 0, "max": 0.4, "step": 0.1},
@@ -34,7 +32,7 @@ GRID = {"n_embd": [32, 64, 128], "norm": ["layernorm", "rmsnorm"]}
 def spaces(search=SEARCH, grid=GRID, **parts):
     heads = {} if "n_head" in search else {"fixed": {"n_head": 2}}
     spec = study_of_parts(search=search, grid=grid, **heads, **parts)
-    return spaces_of(spec, SIZES)[0]
+    return spaces_of(spec, DataSizes(65))[0]
 
 
 class Trials:

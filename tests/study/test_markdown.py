@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from sweeplab.errors import BadInput
 from sweeplab.expressions import FUNCTIONS
 from sweeplab.hyperparameters import ALIASES, TABLE, canonical
-from sweeplab.study.file.entries import parse_value, read_range
-from sweeplab.study.file.markdown import parse_tables, read_tables
-from sweeplab.study.file.reading import read_text
+from sweeplab.study.file.entries import parse_tables, parse_value, read_range, read_tables
+from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import study_text
 from sweeplab.study.values import ENTRY, FACTS, Derived, Range
 
@@ -139,7 +138,7 @@ MARKDOWN = """
 def test_a_table_of_a_source_makes_a_study_that_runs_anywhere(tmp_path):
     tables = parse_tables(MARKDOWN)
     text = study_text("mine", values=tables.values, ranges=tables.ranges)
-    spec = read_text(text, tmp_path / "mine.yaml")
+    spec = read_study(tmp_path / "mine.yaml", text=text)
     assert spec.search["learning_rate"] == Range(1e-3, 1e-2, log=True)
     assert spec.search["max_iters"] == Range(5000, 20_000)
     assert spec.first_trial == {"max_iters": 10_000}, "others lie outside of their ranges"
@@ -226,7 +225,7 @@ def test_reads_windows_line_ends_and_a_byte_order_mark(tmp_path):
 
 def test_of_rows_that_set_the_length_of_training_one_stays_and_that_is_said():
     tables = parse_tables("|Name|Value|\n|-|-|\n|epochs|2|\n|steps|1M|\n")
-    spec = read_text(study_text("mine", values=tables.values), Path("mine.yaml"))
+    spec = read_study(Path("mine.yaml"), text=study_text("mine", values=tables.values))
     assert spec.fixed["epochs"] == 2 and "max_iters" not in spec.fixed
     (said,) = tables.notices
     assert said == "line 4: max_iters is left out: epochs sets the length of training"

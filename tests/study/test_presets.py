@@ -8,7 +8,7 @@ from tiny_study import problem_of
 from sweeplab.hyperparameters import defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
-from sweeplab.study.file.reading import read_study, read_text
+from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import preset_names
 
 PUBLISHED = {
@@ -31,7 +31,6 @@ PUBLISHED = {
     "transformer-big": 214_171_648,
     "nanogpt-char": 10_745_088,
 }
-FROM_THE_TABLE = {"table"}
 STUDY = """\
 name: ours
 data: {corpus: python-docs, tokenizer: byte}
@@ -49,7 +48,7 @@ def file(tmp_path):
 
 
 def test_these_are_all_presets():
-    assert set(preset_names()) == PUBLISHED.keys() | FROM_THE_TABLE
+    assert set(preset_names()) == PUBLISHED.keys() | {"table"}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -65,10 +64,8 @@ def test_the_tables_presets_are_the_table():
 
 
 def read_preset(name):
-    return read_text(
-        f"name: a\ndata: {{corpus: python-docs, tokenizer: char}}\npreset: {name}\n",
-        Path("a.yaml"),
-    )
+    text = f"name: a\ndata: {{corpus: python-docs, tokenizer: char}}\npreset: {name}\n"
+    return read_study(Path("a.yaml"), text=text)
 
 
 def test_what_the_file_says_wins(file):
@@ -100,5 +97,5 @@ def test_a_study_has_a_model_a_cell(file):
 )
 def test_what_is_wrong_is_said_at_its_line(line, place, words):
     text = f"name: a\ndata: {{corpus: python-docs, tokenizer: byte}}\n{line}\n"
-    problem = problem_of(lambda: read_text(text, Path("a.yaml")))
+    problem = problem_of(lambda: read_study(Path("a.yaml"), text=text))
     assert problem.startswith(place) and words in problem

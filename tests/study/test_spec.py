@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from sweeplab.expressions import Expression
-from sweeplab.study.file.reading import read_plain, read_text
+from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.options import Pruner
 from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, StudySpec
 from sweeplab.study.values import Range
@@ -70,7 +70,7 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
 def test_the_corpus_lies_beside_the_study_file(tmp_path):
     plain = {"name": "a", "data": {"path": "books/*.txt"}}
     assert read_plain(plain).data_files["path"] == str(Path.cwd() / "books/*.txt")
-    spec = read_text("name: a\ndata:\n    path: books/*.txt\n", tmp_path / "study.yaml")
+    spec = read_study(tmp_path / "study.yaml", text="name: a\ndata:\n    path: books/*.txt\n")
     assert spec.source == tmp_path / "study.yaml"
     assert spec.data_files["path"] == str(tmp_path / "books/*.txt")
     problem = spec.problem(("data", "path"), "is empty", "text")

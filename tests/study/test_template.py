@@ -14,8 +14,6 @@ from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import SEARCHED, study_file, study_text
 from sweeplab.study.space import spaces_of
 
-SIZES = DataSizes(65)
-
 
 def written(text):
     return YAML(typ="safe", pure=True).load(text)
@@ -57,7 +55,7 @@ def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path):
 
 def test_every_suggested_width_gets_heads_that_divide_it(tmp_path):
     spec = read(study_text("mine", search=["n_embd"]), tmp_path)
-    (space,), excluded = spaces_of(spec, SIZES)
+    (space,), excluded = spaces_of(spec, DataSizes(65))
     assert not excluded
     for n_embd in TABLE["n_embd"].suggested:
         values = space.resolve({"n_embd": n_embd}, seed=0)

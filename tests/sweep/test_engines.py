@@ -11,14 +11,14 @@ from sweep.engine_contract import EngineContract
 from sweeplab.errors import BadInput
 from sweeplab.lab.storage import choose_storage
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.file.reading import read_text
+from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines import LocalEngine
 
 
 def engine_of(text, *overrides):
     study = "name: a\ndata: {corpus: python-docs, tokenizer: char}\n"
-    spec = read_text(f"{study}engine: {text}\n", Path("study.yaml"), overrides)
+    spec = read_study(Path("study.yaml"), overrides, text=f"{study}engine: {text}\n")
     return spec.as_written()["engine"]
 
 

@@ -9,7 +9,7 @@ import pytest
 import sweeplab
 from sweeplab import permissions, tracking
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.study.file.reading import read_plain, read_text
+from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.file.resolve import preset
 from sweeplab.study.file.template import study_text
 from sweeplab.sweep.planning import make_plan
@@ -138,7 +138,7 @@ def test_nothing_is_sent_twice_and_a_cut_sending_goes_on_as_the_same_run(make, s
 def test_what_init_and_the_table_write_is_sent_nowhere(study):
     files = [study_text("mine"), study_text("mine", values=preset("table").values)]
     for text in [*files, (STUDIES / "table.yaml").read_text()]:
-        assert open_mirrors(read_text(text, study / "mine.yaml").fixed, study) == []
+        assert open_mirrors(read_study(study / "mine.yaml", text=text).fixed, study) == []
 
 
 def test_a_plan_says_what_is_sent_where(study, monkeypatch):

@@ -54,10 +54,10 @@ def init(
     $ sweeplab init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
     $ sweeplab init mine --preset nanogpt-char
     """
-    from sweeplab.study.file.entries import read_options
-    from sweeplab.study.file.markdown import MarkdownTables, read_tables
-    from sweeplab.study.file.reading import read_text
+    from sweeplab.study.file.entries import MarkdownTables, read_tables
+    from sweeplab.study.file.reading import read_study
     from sweeplab.study.file.resolve import preset as preset_of
+    from sweeplab.study.file.resolve import read_options
     from sweeplab.study.file.template import first_study, section_of, study_text
     from sweeplab.study.values import SUGGESTED
 
@@ -101,7 +101,7 @@ def init(
     )
     text = study_text(name, searched, known, ranges, entries["grid"], section, comments=notices)
     if data is not None:
-        allow_files(read_text(text, file), lab_folder(None))
+        allow_files(read_study(file, text=text), lab_folder(None))
     write_study(file, text, force, "plan")
     for notice in notices:
         typer.echo(notice, err=True)

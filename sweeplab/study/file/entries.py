@@ -1,4 +1,4 @@
-"""The values, ranges and choices of hyperparameters as people write them, and what a command line sets in a document.
+"""The values, ranges and choices of hyperparameters as people write them, and tables of them in a Markdown document.
 
 They stand in tables, in study files and on command lines.
 """
@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from sweeplab.errors import BadInput, Problem, conflict, nearest
-from sweeplab.formatting import without_passwords
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.formatting import on_one_line
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
-from sweeplab.study.file.parse import parse
-from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted
-from sweeplab.study.spec import StudySpec
+from sweeplab.study.file.parse import file_text
+from sweeplab.study.problems import LENGTHS, Problems
 from sweeplab.study.values import ENTRY, SUGGESTED, is_searched
 
 # A share of a run's length, or of the learning rate: "5%", "10% of all training steps".
@@ -54,7 +55,6 @@ LONGEST = 500
 NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
 
 NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
-_SWITCHED_OFF = {"none", "null", "off", "disabled"}
 # Choices as tables write them.
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "rope": "rotary"}
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -97,7 +97,7 @@ def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
         return
     if row.automatic and word.startswith(AUTO):
         yield AUTO
-    if row.optional and word in _SWITCHED_OFF:
+    if row.optional and word in ("none", "null", "off", "disabled"):
         yield None
     if row.kind == "str":
         unquoted = text.strip("\"'“”‘’")
@@ -196,188 +196,162 @@ def values_of(row: Hyperparameter, text: str) -> list[Any]:
     ]
 
 
-# ------------------------------------------------------------------ what a command line sets in a document
+# ------------------------------------------------------------------ tables in a Markdown document
 
 
-# The places in a study file that options of the command line set.
-_PLACES: dict[str, Location] = {
-    "--engine": ("engine", "type"),
-    "--name": ("name",),
-    "--preset": ("preset",),
-}
-PLACES = "a hyperparameter, or a place such as budget.time"
-# Keys whose value may be just the name of the type.
-SHORT_FORMS = ("sampler", "pruner")
+# Headings in lower case, without markup. Among several columns of values the first matching pattern decides.
+_NAME_HEADING = re.compile(
+    r"(hyper[- ]?)?param(eter)?s?( name)?|names?|keys?|settings?|options?|arguments?"
+)
+_VALUE_HEADINGS = (
+    re.compile(r"(sample|example|chosen|our|used|my)( (values?|settings?))?"),
+    re.compile(r"(?!.*\b(range|allowed|possible|valid|min\w*|max\w*)\b).*\bvalues?\b.*"),
+    re.compile(r"defaults?|settings?"),
+)
+_RANGE_HEADING = re.compile(
+    r"((search|tuning|sweep|suggested|typical)[- ])?(ranges?|space)|(values )?to try|candidates"
+)
 
 
-def read_options(options: Iterable[str]) -> dict[str, Any]:
-    """Parse the options `--grid n_layer=1,2,4` and `--search learning_rate=1e-4..1e-2` into a document.
+@dataclass
+class MarkdownTables:
+    """The merged content of a document's tables of hyperparameters.
+
+    `ranges` holds the ranges as entries of `search`. `lines` has the line of each hyperparameter. `notices` say which
+    rows are left out, wholly or in part, and why.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    ranges: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+    def say(self, line: int, what: str, allowed: str = "", near: str = "") -> None:
+        """Add a notice about a line."""
+        self.notices.append(on_one_line(f"line {line}: {Problem(what, allowed, near)}"))
+
+    def add(self, row: Hyperparameter, line: int, written: str, searched: str) -> None:
+        """Add a row of a table: its value and its range as written."""
+        entry, has_range = None, searched.lower() not in NOT_SAID
+        try:
+            value = parse_value(row, written)
+            if row.name == "wandb_project" and value is not None:
+                self.say(
+                    line,
+                    f"{row.name}: {value} is left out: it needs the package wandb and a network",
+                )
+                return
+            if row.category == "precision" and value != AUTO:
+                best = (
+                    f"the study file has {AUTO} instead, the best for the machine that trains"
+                )
+                self.say(line, f"{row.name} is {value}; {best}")
+                value = AUTO
+            self._put(self.values, row.name, line, value)
+        except ValueError as error:
+            with suppress(BadInput):
+                entry = read_range(row, written)
+            if entry is None and (written.lower() not in NOT_SAID or not has_range):
+                self.say(line, str(error), row.allowed)
+        if has_range:
+            entry = None
+            with suppress(BadInput):
+                entry = read_range(row, searched)
+            if entry is None:
+                what = f"the range of {row.name} is not understood and is skipped: {searched!r}"
+                self.say(line, what, RANGES)
+        if entry is not None:
+            self._put(self.ranges, row.name, line, entry)
+
+    def _put(self, held: dict[str, Any], name: str, line: int, value: Any) -> None:
+        if held.setdefault(name, value) != value:
+            kind = "value" if held is self.values else "range"
+            earlier = f"its {kind} {held[name]!r} on line {self.lines[name]}"
+            self.say(line, f"{name}: {earlier} is replaced by {value!r}")
+        held[name], self.lines[name] = value, line
+
+
+def read_tables(path: Path) -> MarkdownTables:
+    """Read the tables of hyperparameters in a Markdown file.
 
     Raises:
-        BadInput: a hyperparameter is unknown, does not accept such values, or is given two of them.
+        BadInput: the file cannot be read, or has no table of hyperparameters.
     """
-    document: dict[str, Any] = {"grid": {}, "search": {}}
-    problems = Problems()
-    lay_all_over(document, options, problems)
-    if problems.found:
-        raise BadInput(*problems.found)
-    return document
+    tables = parse_tables(file_text(path))
+    if tables == MarkdownTables():
+        allowed = "a table with a Parameter and a Value column"
+        raise BadInput(Problem("no table of hyperparameters", allowed, file=path))
+    return tables
 
 
-def _entries(section: str, word: str) -> Iterator[tuple[str, Any]]:
-    """Yield the hyperparameters of an option `--grid …` or `--search …` with their entries."""
-    names, equals, written = word.partition("=")
-    for name in [names] if equals else filter(str.strip, names.split(",")):
-        known = canonical(name.strip())
-        if known not in TABLE:
-            raise BadInput(
-                Problem(f"unknown hyperparameter {name!r}", "", nearest(known, TABLE))
-            )
-        row = TABLE[known]
-        if section == "grid":
-            try:
-                values = values_of(row, written)
-            except ValueError as error:
-                raise BadInput(Problem(str(error), row.allowed)) from None
-            if not values:
-                raise BadInput(Problem("no list of values", f"{row.name}=A,B,C"))
-            yield known, list(dict.fromkeys(values))
-        elif equals:
-            entry = read_range(row, written)
-            if entry is None:
-                raise BadInput(Problem(f"not a range of {row.name}", RANGES))
-            yield known, entry
-        else:
-            yield known, SUGGESTED
+def parse_tables(text: str) -> MarkdownTables:
+    """Merge the tables of hyperparameters in `text`; other tables, prose and code are skipped.
 
-
-def move_shares(document: dict[str, Any], problems: Problems) -> None:
-    """Write values that are a share of others, such as `warmup_iters: 5%`, as expressions under `search`."""
-    for section in ("fixed", "search"):
-        held, search = document.get(section), document.get("search") or {}
-        if not isinstance(held, dict) or not isinstance(search, dict):
-            continue
-        for name, value in [*held.items()]:
-            share = share_of(TABLE[name], value) if name in TABLE else None
-            if share is None or (section == "fixed" and name in search):
+    A table counts if its header row has a column of names and one of values, at any position.
+    """
+    tables = MarkdownTables()
+    for table in _tables(text):
+        for line, name, written, searched in _rows(table):
+            key = canonical(NOTE.sub("", name))
+            if key in TABLE:
+                tables.add(TABLE[key], line, written, searched)
                 continue
-            del held[name]
-            search[name] = share
-            document["search"] = search
-            if (section, name) in problems.places:
-                problems.places["search", name] = problems.places[section, name]
+            what = f"unknown hyperparameter {name!r} ({written or 'no value'})"
+            tables.say(line, what, "", nearest(key, TABLE))
+    lengths = [name for name in LENGTHS if tables.values.get(name) is not None]
+    for name in lengths[1:]:
+        what = f"{name} is left out: {lengths[0]} sets the length of training"
+        tables.say(tables.lines[name], what)
+    return tables
 
 
-def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Problems) -> None:
-    """Apply overrides to the document in turn; two that set the same thing differently are a problem.
-
-    An override is `NAME=VALUE`, or an option of the command line: `--grid WORD`, `--search WORD`, `--at NAME=VALUE`,
-    or one of `_PLACES` with its value.
-    """
-    laid: dict[str, tuple[Any, str]] = {}
-    for option in options:
-        words = without_passwords(option if option.startswith("--") else f"-o {option}")
-        try:
-            for path, value in _settings(option):
-                _set(document, path, value)
-                problems.forget(path)
-                for length in range(1, len(path) + 1):
-                    problems.places.setdefault(path[:length], words)
-                for thing, held in _things(path, value):
-                    before, first = laid.setdefault(thing, (held, words))
-                    if before != held:
-                        problems.found.append(conflict(first, words))
-        except BadInput as error:
-            for wrong in error.problems:
-                what = f"{words}: {wrong.what}"
-                problems.found.append(Problem(what, wrong.allowed, wrong.nearest))
+# The rows of a table, the first of which has its headings: the line of each, and its cells.
+Table = list[tuple[int, list[str]]]
 
 
-def _settings(option: str) -> Iterator[tuple[Location, Any]]:
-    """Yield the places in a document that an override sets, each with its value."""
-    kind, _, word = option.partition(" ")
-    if kind in ("--grid", "--search"):
-        for known, entry in _entries(kind[2:], word):
-            yield (kind[2:], known), entry
+def _tables(text: str) -> Iterator[Table]:
+    """Yield the tables as GitHub reads them; cells are without emphasis, back-ticks and escapes."""
+    from markdown_it import MarkdownIt  # slow to import, and only tables need it
+
+    syntax = MarkdownIt("zero").enable(["table", "fence", "escape", "backticks", "emphasis"])
+    table: Table = []
+    for token in syntax.parse(text):
+        if token.type == "table_close":
+            yield table
+            table = []
+        elif token.type == "tr_open" and token.map:
+            table.append((token.map[0] + 1, []))
+        elif table and token.children is not None:
+            cell = "".join(part.content for part in token.children)
+            table[-1][1].append(" ".join(cell.split())[: LONGEST + 1])
+
+
+def _rows(table: Table) -> Iterator[tuple[int, str, str, str]]:
+    """Yield (line, name, value and range as written) of each row of a table of hyperparameters."""
+    columns = _columns(table[0][1])
+    if columns is None:
         return
-    if kind in _PLACES:
-        yield _PLACES[kind], word
-        return
-    name, equals, text = option.removeprefix("--at ").partition("=")
-    path, problems = _place(name.strip()), Problems()
-    if not equals:
-        raise BadInput(Problem("no value is given", "name=value"))
-    if not path:
-        near = nearest(name, [*TABLE, *StudySpec.model_fields])
-        raise BadInput(Problem(f"{name!r} is unknown", PLACES, near))
-    value = parse(text, problems, path)
-    if problems.found:
-        raise BadInput(*problems.found)
-    yield path, value
+    for number, cells in table[1:]:
+        name, value, searched = (cells[index] if index >= 0 else "" for index in columns)
+        # A row with only a name is a heading between rows: | **Model** | | |
+        if name and sum(cell != "" for cell in cells) > 1:
+            yield number, name, value, searched
 
 
-def _things(path: Location, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an override sets, by hyperparameter or else by place, and to what."""
-    section, *below = path
-    if isinstance(value, dict) and not below:
-        for name, entry in value.items():
-            yield from _things((section, name), entry)
-    elif section == "cells" and isinstance(value, list):
-        for changes in value:
-            if isinstance(changes, dict):
-                yield from ((_thing(name), value) for name in changes)
-    elif section in SECTIONS and len(below) == 1:
-        yield _thing(below[0]), (path, value)
-    elif section in SHORT_FORMS and not below:
-        yield f"{section}.type", value
-    else:
-        yield dotted(path), value
+def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
+    """Return the columns of names, values and ranges; -1 where there are no ranges."""
+    headings = [NOTE.sub("", cell).lower() for cell in header]
+    name = _first(headings, _NAME_HEADING)
+    headings[name] = ""
+    value = _first(headings, *_VALUE_HEADINGS)
+    if min(name, value) < 0:
+        return None
+    return name, value, _first(headings, _RANGE_HEADING)
 
 
-def _thing(name: str | int) -> str:
-    known = canonical(str(name))
-    return "length" if known in LENGTHS else known
-
-
-def _place(name: str) -> Location:
-    first, *below = name.split(".")
-    if below and first in (*SECTIONS, "first_trial"):
-        below[0] = canonical(below[0])
-    if below or name in StudySpec.model_fields:
-        return (first, *below)
-    if canonical(name) in TABLE:
-        return ("fixed", canonical(name))
-    return ()
-
-
-def _set(document: dict[str, Any], path: Location, value: Any) -> None:
-    held: Any = document
-    for depth, part in enumerate(path[:-1], start=1):
-        below = held.get(part)
-        if below is None:
-            below = {}
-        elif depth == 1 and part in SHORT_FORMS and isinstance(below, str):
-            below = {"type": below}
-        elif not isinstance(below, dict):
-            raise BadInput(f"{dotted(path[:depth])} has no keys to set")
-        held[part] = below
-        held = below
-    held[path[-1]] = value
-    if path[0] in SECTIONS and len(path) > 1:
-        _drop_elsewhere(document, path, value)
-
-
-def _drop_elsewhere(document: dict[str, Any], path: Location, value: Any) -> None:
-    """Remove a hyperparameter from the other sections; of those that set the length of training only one stays."""
-    section, name = str(path[0]), path[1]
-    places = [document.get(each) for each in SECTIONS]
-    if isinstance(document.get("cells"), list):
-        places += document["cells"]
-    for held in places:
-        if not isinstance(held, dict):
-            continue
-        if held is not document[section]:
-            held.pop(name, None)
-        if name in LENGTHS and value is not None:
-            for rival in {*LENGTHS} - {name}:
-                held.pop(rival, None)
+def _first(headings: Sequence[str], *patterns: re.Pattern[str]) -> int:
+    for pattern in patterns:
+        for at, heading in enumerate(headings):
+            if pattern.fullmatch(heading):
+                return at
+    return -1

@@ -1,4 +1,4 @@
-"""Resolve what the document of a study names elsewhere: plugins, a preset, a starting run, and data.
+"""Resolve what the document of a study names elsewhere: plugins, a preset, a starting run, data, and a command line.
 
 This is the only step of reading a study that opens other files. Plugins are imported only if the user allows them once.
 A study that was run records the digest of each file and the names that it registered, so that it can be read afterwards
@@ -8,7 +8,7 @@ without importing the files, even if they are gone.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from sweeplab import plugins
-from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import TABLE
+from sweeplab.errors import BadInput, Problem, conflict, nearest
+from sweeplab.formatting import without_passwords
+from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.plugins import Code, import_allowed
-from sweeplab.study.file.entries import lay_all_over, move_shares
+from sweeplab.study.file.entries import RANGES, read_range, share_of, values_of
 from sweeplab.study.file.parse import parse
-from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
+from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted, shown
 from sweeplab.study.spec import (
     DATA_FILES,
     PRESETS,
@@ -31,6 +32,7 @@ from sweeplab.study.spec import (
     StudySpec,
     preset_names,
 )
+from sweeplab.study.values import SUGGESTED
 
 # Returns the checkpoint of the run with a name, or None where there is none.
 FindRun = Callable[[str], Path | None]
@@ -64,7 +66,7 @@ def resolve(
         ]
     # Without the plugins, the names of their parts are unknown.
     if len(problems.found) > before:
-        raise BadInput(*problems.found)
+        problems.refuse()
     lay_all_over(
         document, [option for option in overrides if option not in of_plugins], problems
     )
@@ -133,16 +135,16 @@ def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: Fin
         start = open_start(folder)
     except BadInput as error:
         problems.add(("init_from",), f"init_from: {error}")
-        raise BadInput(*problems.found) from error
-    except NO_CHECKPOINT as error:
+        problems.refuse()
+    except NO_CHECKPOINT:
         # Where nothing else is missing, the plan reports it: a recorded study is read without its starting run.
         if isinstance(data, dict) and "tokenizer" not in data:
             problems.add(("init_from",), *no_start(folder))
-            raise BadInput(*problems.found) from error
-        return
-    if isinstance(data, dict):
-        data.setdefault("tokenizer", start.tokenizer.name)
-    _lay_under("init_from", start.model_values, document, problems)
+            problems.refuse()
+    else:
+        if isinstance(data, dict):
+            data.setdefault("tokenizer", start.tokenizer.name)
+        _lay_under("init_from", start.model_values, document, problems)
 
 
 def _lay_data_under(document: dict[str, Any], file: Path | None) -> None:
@@ -193,16 +195,15 @@ def check_imported(spec: StudySpec) -> None:
     Raises:
         BadInput: lists every plugin that is not allowed.
     """
-    problems = []
-    for index, plugin in enumerate(spec.plugins):
-        if not import_allowed(plugin.file, plugin.sha256):
-            problems.append(spec.problem(("plugins", index), _not_allowed(plugin.file), HOW))
+    problems = [
+        spec.problem(
+            ("plugins", index), f"the plugin {plugin.file} is code that would run here", HOW
+        )
+        for index, plugin in enumerate(spec.plugins)
+        if not import_allowed(plugin.file, plugin.sha256)
+    ]
     if problems:
         raise BadInput(*problems)
-
-
-def _not_allowed(file: str) -> str:
-    return f"the plugin {file} is code that would run here"
 
 
 def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
@@ -224,9 +225,6 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     try:
         code = Code.at(place)
     except OSError as error:
-        if not allowed:
-            problems.add(path, _not_allowed(plugin.file), HOW)
-            return entry
         near = nearest(
             Path(place).name, [file.name for file in Path(place).parent.glob("*.py")]
         )
@@ -237,7 +235,7 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         problems.add(path, what)
         return entry
     if not allowed and not code.is_allowed:
-        problems.add(path, _not_allowed(plugin.file), HOW)
+        problems.add(path, f"the plugin {plugin.file} is code that would run here", HOW)
         return entry
     code.allow()
     try:
@@ -250,3 +248,191 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         provided.setdefault(kind, []).append(name)
     rows = {name: asdict(TABLE[name]) for name in provided.get("hyperparameter", ())}
     return {"file": place, "sha256": code.digest, "provides": provided, "rows": rows}
+
+
+# ------------------------------------------------------------------ what a command line sets in a document
+
+
+# The places in a study file that options of the command line set.
+_PLACES: dict[str, Location] = {
+    "--engine": ("engine", "type"),
+    "--name": ("name",),
+    "--preset": ("preset",),
+}
+# Keys whose value may be just the name of the type.
+SHORT_FORMS = ("sampler", "pruner")
+
+
+def read_options(options: Iterable[str]) -> dict[str, Any]:
+    """Parse the options `--grid n_layer=1,2,4` and `--search learning_rate=1e-4..1e-2` into a document.
+
+    Raises:
+        BadInput: a hyperparameter is unknown, does not accept such values, or is given two of them.
+    """
+    document: dict[str, Any] = {"grid": {}, "search": {}}
+    problems = Problems()
+    lay_all_over(document, options, problems)
+    problems.refuse()
+    return document
+
+
+def _entries(section: str, word: str) -> Iterator[tuple[str, Any]]:
+    """Yield the hyperparameters of an option `--grid …` or `--search …` with their entries."""
+    names, equals, written = word.partition("=")
+    for name in [names] if equals else filter(str.strip, names.split(",")):
+        known = canonical(name.strip())
+        if known not in TABLE:
+            raise BadInput(
+                Problem(f"unknown hyperparameter {name!r}", "", nearest(known, TABLE))
+            )
+        row = TABLE[known]
+        if section == "grid":
+            try:
+                values = values_of(row, written)
+            except ValueError as error:
+                raise BadInput(Problem(str(error), row.allowed)) from None
+            if not values:
+                raise BadInput(Problem("no list of values", f"{row.name}=A,B,C"))
+            yield known, list(dict.fromkeys(values))
+        elif equals:
+            entry = read_range(row, written)
+            if entry is None:
+                raise BadInput(Problem(f"not a range of {row.name}", RANGES))
+            yield known, entry
+        else:
+            yield known, SUGGESTED
+
+
+def move_shares(document: dict[str, Any], problems: Problems) -> None:
+    """Write values that are a share of others, such as `warmup_iters: 5%`, as expressions under `search`."""
+    for section in ("fixed", "search"):
+        held, search = document.get(section), document.get("search") or {}
+        if not isinstance(held, dict) or not isinstance(search, dict):
+            continue
+        for name, value in [*held.items()]:
+            share = share_of(TABLE[name], value) if name in TABLE else None
+            if share is None or (section == "fixed" and name in search):
+                continue
+            del held[name]
+            search[name] = share
+            document["search"] = search
+            if (section, name) in problems.places:
+                problems.places["search", name] = problems.places[section, name]
+
+
+def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Problems) -> None:
+    """Apply overrides to the document in turn; two that set the same thing differently are a problem.
+
+    An override is `NAME=VALUE`, or an option of the command line: `--grid WORD`, `--search WORD`, `--at NAME=VALUE`,
+    or one of `_PLACES` with its value.
+    """
+    laid: dict[str, tuple[Any, str]] = {}
+    for option in options:
+        words = without_passwords(option if option.startswith("--") else f"-o {option}")
+        try:
+            for path, value in _settings(option):
+                _set(document, path, value)
+                problems.forget(path)
+                for length in range(1, len(path) + 1):
+                    problems.places.setdefault(path[:length], words)
+                for thing, held in _things(path, value):
+                    before, first = laid.setdefault(thing, (held, words))
+                    if before != held:
+                        problems.found.append(conflict(first, words))
+        except BadInput as error:
+            for wrong in error.problems:
+                what = f"{words}: {wrong.what}"
+                problems.found.append(Problem(what, wrong.allowed, wrong.nearest))
+
+
+def _settings(option: str) -> Iterator[tuple[Location, Any]]:
+    """Yield the places in a document that an override sets, each with its value."""
+    kind, _, word = option.partition(" ")
+    if kind in ("--grid", "--search"):
+        for known, entry in _entries(kind[2:], word):
+            yield (kind[2:], known), entry
+        return
+    if kind in _PLACES:
+        yield _PLACES[kind], word
+        return
+    name, equals, text = option.removeprefix("--at ").partition("=")
+    path, problems = _place(name.strip()), Problems()
+    if not equals:
+        raise BadInput(Problem("no value is given", "name=value"))
+    if not path:
+        near = nearest(name, [*TABLE, *StudySpec.model_fields])
+        raise BadInput(
+            Problem(
+                f"{name!r} is unknown", "a hyperparameter, or a place such as budget.time", near
+            )
+        )
+    value = parse(text, problems, path)
+    problems.refuse()
+    yield path, value
+
+
+def _things(path: Location, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an override sets, by hyperparameter or else by place, and to what."""
+    section, *below = path
+    if isinstance(value, dict) and not below:
+        for name, entry in value.items():
+            yield from _things((section, name), entry)
+    elif section == "cells" and isinstance(value, list):
+        for changes in value:
+            if isinstance(changes, dict):
+                yield from ((_thing(name), value) for name in changes)
+    elif section in SECTIONS and len(below) == 1:
+        yield _thing(below[0]), (path, value)
+    elif section in SHORT_FORMS and not below:
+        yield f"{section}.type", value
+    else:
+        yield dotted(path), value
+
+
+def _thing(name: str | int) -> str:
+    known = canonical(str(name))
+    return "length" if known in LENGTHS else known
+
+
+def _place(name: str) -> Location:
+    first, *below = name.split(".")
+    if below and first in (*SECTIONS, "first_trial"):
+        below[0] = canonical(below[0])
+    if below or name in StudySpec.model_fields:
+        return (first, *below)
+    if canonical(name) in TABLE:
+        return ("fixed", canonical(name))
+    return ()
+
+
+def _set(document: dict[str, Any], path: Location, value: Any) -> None:
+    held: Any = document
+    for depth, part in enumerate(path[:-1], start=1):
+        below = held.get(part)
+        if below is None:
+            below = {}
+        elif depth == 1 and part in SHORT_FORMS and isinstance(below, str):
+            below = {"type": below}
+        elif not isinstance(below, dict):
+            raise BadInput(f"{dotted(path[:depth])} has no keys to set")
+        held[part] = below
+        held = below
+    held[path[-1]] = value
+    if path[0] in SECTIONS and len(path) > 1:
+        _drop_elsewhere(document, path, value)
+
+
+def _drop_elsewhere(document: dict[str, Any], path: Location, value: Any) -> None:
+    """Remove a hyperparameter from the other sections; of those that set the length of training only one stays."""
+    section, name = str(path[0]), path[1]
+    places = [document.get(each) for each in SECTIONS]
+    if isinstance(document.get("cells"), list):
+        places += document["cells"]
+    for held in places:
+        if not isinstance(held, dict):
+            continue
+        if held is not document[section]:
+            held.pop(name, None)
+        if name in LENGTHS and value is not None:
+            for rival in {*LENGTHS} - {name}:
+                held.pop(rival, None)

@@ -15,7 +15,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import duration, several, yaml_text
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, defaults
 from sweeplab.study.file.entries import takes_share
-from sweeplab.study.options import PRUNERS, SAMPLERS, AlgorithmRow
+from sweeplab.study.options import ALIASES, PRUNERS, SAMPLERS, AlgorithmRow
 from sweeplab.study.problems import LENGTHS, SECTIONS, shown
 from sweeplab.study.spec import StudySpec, preset_names
 from sweeplab.study.values import (
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
 
 Schema = dict[str, Any]
-# The dialect that YAML support in editors handles best.
-DIALECT = "http://json-schema.org/draft-07/schema#"
 _BOUNDS = {
     "low": "minimum",
     "high": "maximum",
@@ -50,9 +48,9 @@ HEAD_DIM = 32
 def study_text(
     name: str,
     search: Sequence[str] | None = None,
-    values: Mapping[str, Any] | None = None,
-    ranges: Mapping[str, Any] | None = None,
-    grid: Mapping[str, Sequence[Any]] | None = None,
+    values: Mapping[str, Any] = {},
+    ranges: Mapping[str, Any] = {},
+    grid: Mapping[str, Sequence[Any]] = {},
     data: Mapping[str, Any] | None = None,
     comments: Iterable[str] = (),
 ) -> str:
@@ -66,7 +64,6 @@ def study_text(
     Raises:
         BadInput: a name to search has no range.
     """
-    known, ranges, grid = dict(values or {}), dict(ranges or {}), dict(grid or {})
     if search is None:
         search = [*ranges] or SEARCHED
     tuned = {
@@ -78,12 +75,12 @@ def study_text(
                 row.name for row in TABLE.values() if row.suggested is not None
             )
             raise BadInput(Problem(f"no range is suggested for {searched!r}", searchable))
-    effective = defaults() | known
-    if "n_head" not in {*known, *tuned, *grid}:
+    effective = {**defaults(), **values}
+    if "n_head" not in {*values, *tuned, *grid}:
         effective["n_head"] = math.gcd(effective["n_embd"], effective["n_head"])
         if "n_embd" in {*tuned, *grid}:
             tuned["n_head"] = {"expr": f"max(1, n_embd // {HEAD_DIM})"}
-    if "warmup_iters" not in known and effective["warmup_iters"] >= effective["max_iters"]:
+    if "warmup_iters" not in values and effective["warmup_iters"] >= effective["max_iters"]:
         effective["warmup_iters"] = effective["max_iters"] // 10
     kept = {*TABLE} - {"seed", *grid}
     # Keep only the one that sets the length of training.
@@ -114,7 +111,7 @@ def _first_trial(tuned: Mapping[str, Any], effective: Mapping[str, Any]) -> dict
     for name, written in tuned.items():
         entry = ENTRY.validate_python(written, context=TABLE[name])
         if isinstance(entry, Range | Choices):
-            with suppress(ValueError, TypeError):  # out of range, or null or auto
+            with suppress(ValueError):  # out of range, or null or auto
                 entry.stored(effective[name])
                 first[name] = effective[name]
     return first
@@ -155,13 +152,13 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
     Raises:
         BadInput: the data cannot be read.
     """
-    from sweeplab.study.file.reading import read_text
+    from sweeplab.study.file.reading import read_study
     from sweeplab.study.inputs import study_dataset
     from sweeplab.study.space import spaces_of
     from sweeplab.train.run import train_flops
 
     section = section_of(place, file.parent)
-    spec = read_text(study_file({"name": name, "data": section}), file)
+    spec = read_study(file, text=study_file({"name": name, "data": section}))
     dataset = study_dataset(spec)
     section |= {"corpus": spec.data.corpus, "tokenizer": spec.data.tokenizer}
     n_tokens = len(dataset.train)
@@ -180,7 +177,7 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
         }
         return study_file(document, comments)
 
-    spec = read_text(text_of(FEWEST_STEPS), file)
+    spec = read_study(file, text=text_of(FEWEST_STEPS))
     spaces, _ = spaces_of(spec, dataset.sizes)
     a_step = TRIALS * sum(train_flops(space.typical, 1) for space in spaces)
     n_rows = dataset.sizes.train_pairs or n_tokens / spaces[0].typical.block_size
@@ -277,7 +274,12 @@ def study_schema() -> Schema:
     sections["plugins"]["items"] = {"anyOf": [{"type": "string"}, sections["plugins"]["items"]]}
     sections["sampler"] = _algorithms(SAMPLERS)
     sections["pruner"] = _algorithms(PRUNERS)
-    return {"$schema": DIALECT, "title": "A sweeplab study", **schema}
+    return {
+        # The dialect that YAML support in editors handles best.
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "A sweeplab study",
+        **schema,
+    }
 
 
 def _of_rows(rows: list[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
@@ -327,8 +329,9 @@ def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
     for name, row in rows.items():
         form = row.options.model_json_schema(by_alias=False)
         options = form.get("properties", {})
-        for ours, optunas in row.aliases.items():
-            options[ours] = options[optunas]
+        for optunas, ours in ALIASES.items():
+            if optunas in options:
+                options[ours] = options[optunas]
         options["type"] = {"const": name}
         required = list(form.get("required", ()))
         if name != AUTO:
