@@ -115,9 +115,9 @@ class Problems:
             return Problem(f"{place}: {what}", allowed, nearest)
         return Problem(what, allowed, nearest, self.file, *place)
 
-    def add(self, path: Location, *told: str) -> None:
-        """Add a problem at a location, told as in `problem`."""
-        self.found.append(self.problem(path, *told))
+    def add(self, path: Location, what: str, allowed: str = "", nearest: str = "") -> None:
+        """Add a problem at a location."""
+        self.found.append(self.problem(path, what, allowed, nearest))
 
     def refuse(self) -> None:
         """Raise all problems in the order of the document, if there are any."""

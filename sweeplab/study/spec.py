@@ -485,9 +485,11 @@ class StudySpec(Section):
                 )
             ) from error
 
-    def problem(self, path: Location, *told: str) -> Problem:
+    def problem(
+        self, path: Location, what: str, allowed: str = "", nearest: str = ""
+    ) -> Problem:
         """Return a problem with the file, line and column of `path`, such as `("data", "corpus")`."""
-        return self._read_from.problem(path, *told)
+        return self._read_from.problem(path, what, allowed, nearest)
 
     def is_overridden(self, place: Location) -> bool:
         """Return whether the command line set the value at a place."""
