@@ -242,7 +242,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("engine: {§workers: 0}", "a whole number, at least 1, at most 65,536, or auto"),
         ('"§seeds": [1]\n§seeds: [0]', "given twice, first on line"),
         ("§seeds: !!python/name:os.system x", "tag"),
-        ("seeds:\n  §? [a]\n  : b", "a key that is not a string"),
+        ("seeds:\n  ? §[a]\n  : b", "a key that is not a string"),
         ("fixed:\n§\tn_layer: 1", "a tab character; allowed: spaces"),
         ("seeds: [&a 0, §*a]", "the alias .a is not supported"),
         ("fixed: §]", "expected the node content"),

@@ -165,7 +165,8 @@ class _Reader:
         places, mapping = self._problems.places, dict[str, Any]()
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode):
-                self._fail(path, "a key that is not a string")
+                places[*path, ""] = _start(key_node)
+                self._fail((*path, ""), "a key that is not a string")
                 continue
             key = self._text(str(key_node.value), path)
             if path[:-1] == ("cells",) or (
