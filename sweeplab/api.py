@@ -206,7 +206,7 @@ class Study(Results):
         def hear(event: Event, so_far: StudyProgress) -> None:
             if listen:
                 listen(event, so_far)
-            elif progress and isinstance(event, TrialEnded):
+            elif listen is None and progress and isinstance(event, TrialEnded):
                 print(ended_in_words(event, so_far), flush=True)
             callbacks.hear(event)
 

@@ -164,18 +164,16 @@ def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:
     return field(default=declared.default, metadata={"row": declared})
 
 
-# A row of each category, in their order.
-(
-    _data,
-    _model,
-    _training,
-    _optimizer,
-    _scheduler,
-    _precision,
-    _validation,
-    _logging,
-    _generation,
-) = [partial(row, category) for category in CATEGORIES]
+# A row of each category.
+_data = partial(row, "data")
+_model = partial(row, "model")
+_training = partial(row, "training")
+_optimizer = partial(row, "optimizer")
+_scheduler = partial(row, "scheduler")
+_precision = partial(row, "precision")
+_validation = partial(row, "validation")
+_logging = partial(row, "logging")
+_generation = partial(row, "generation")
 
 
 @dataclass(frozen=True, kw_only=True)

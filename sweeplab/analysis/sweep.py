@@ -250,7 +250,7 @@ def importances(sweep: Sweep) -> list[Importance]:
     from optuna.importance import PedAnovaImportanceEvaluator  # loads scikit-learn
 
     trials = sweep.trials[sweep.trials["standing"].notna()]
-    point = trials[["cell", *sweep.space]].astype(str).T.agg("|".join)
+    point = trials[["cell", *sweep.space]].map(str).T.agg("|".join)
     mean = trials["standing"].groupby(point).transform("mean")
     points = trials.assign(value=mean)[~point.duplicated()]
     n = len(points)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import (
     GrowingFile,
+    machine,
     make_folder,
     process_space,
     read_bytes,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::", "*")
 ACCOUNTS = ("postgres", "nobody")  # under which root runs it
+PROGRAMS = ("initdb", "postgres", "pg_ctl", "pg_dump", "pg_restore")
 INSTALL = "apt install postgresql, or conda install -c conda-forge postgresql"
 NEEDS_DRIVER = "PostgreSQL needs psycopg: pip install 'sweeplab[postgres]'"
 RECOVERY_SECONDS = 600  # to recover after a crash of the machine
@@ -112,8 +114,9 @@ def program_folders() -> Iterator[Path]:
     on_path = shutil.which("initdb")
     if on_path:
         places.insert(0, Path(on_path).resolve().parent)
-    # Beside a client alone there is none.
-    yield from dict.fromkeys(at for at in places if (at / "postgres").exists())
+    yield from dict.fromkeys(
+        at for at in places if all((at / each).exists() for each in PROGRAMS)
+    )
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ class ServerStart:
     @classmethod
     def here(cls, listen: str, port: int) -> ServerStart:
         """Return a start on this machine."""
-        return cls(socket.gethostname(), *process_space(), listen, port)
+        _, space = process_space()
+        return cls(socket.gethostname(), machine(), space, listen, port)
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,8 @@ class Space:
         """Return a trial's sampled hyperparameters, whose values `value_of` gives by Optuna's names."""
         sampled = dict[str, Any]()
         for name, entry in self.parameters.items():
-            if entry.when is None or holds(entry.when, self._computed(sampled)):
+            when = entry.when if name in self.conditional else None
+            if when is None or holds(when, self._computed(sampled)):
                 sampled[name] = value_of(name)
         return sampled
 
@@ -274,6 +275,8 @@ class Space:
         They are as Optuna stores them. Those `fixed` are taken as they are.
         """
         stored = self._all_at(at, fixed)
+        if not self.conditional:
+            return stored
         sampled = self._choose(lambda name: self.parameters[name].decoded(stored[name]))
         return {name: stored[name] for name in sampled}
 

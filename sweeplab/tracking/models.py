@@ -91,8 +91,9 @@ class LoadedRun:
     @property
     def labels(self) -> list[str]:
         """Return the names of a classifier's labels in their order; a label without one has its number."""
-        names = list(self.facts.get("labels", ()))
-        for number in range(len(names), self.values.n_labels or 0):
+        n_labels = self.values.n_labels or 0
+        names = list(self.facts.get("labels", ()))[:n_labels]
+        for number in range(len(names), n_labels):
             names.append(str(number))
         return names
 

@@ -43,6 +43,7 @@ def test_what_was_not_sampled_is_missing_and_pairs_are_choices():
     sweep = sweep_of(runs, StudyDesign(DESIGN.grid, search))
     assert sweep.trials["dropout"].isna().equals(sweep.trials["activation"] == "relu")
     assert sweep.space["betas"].choices == ("(0.9, 0.95)", "(0.9, 0.99)")
+    assert "dropout" in {each.hyperparameter for each in importances(sweep)}
 
 
 def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short():

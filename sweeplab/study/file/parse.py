@@ -26,7 +26,10 @@ MAX_DEPTH = 20
 MAX_NODES = 20_000
 MAX_BITS = 4096  # of a whole number: Python refuses to write one of more than 4,300 digits
 _TAG = "tag:yaml.org,2002:"
-_NUMBERS = ("int", "float")
+# Dates and merge keys are read as strings.
+_TEXTS = {_TAG + name for name in ("str", "timestamp", "merge")}
+_NUMBERS = {_TAG + name for name in ("int", "float")}
+_CONSTRUCTED = {*_NUMBERS, *(_TAG + name for name in ("bool", "null"))}
 
 
 def file_text(path: Path) -> str:
@@ -129,16 +132,14 @@ class _Reader:
 
     def plain(self, node: Node, path: Location) -> Any:
         self._problems.places.setdefault(path, _start(node))
-        tag = str(node.tag).removeprefix(_TAG)
-        if isinstance(node, MappingNode) and tag == "map":
+        if isinstance(node, MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, path)
-        if isinstance(node, SequenceNode) and tag == "seq":
+        if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
             return [self.plain(each, (*path, index)) for index, each in enumerate(node.value)]
-        # Dates and merge keys are read as strings.
-        if isinstance(node, ScalarNode) and tag in ("str", "timestamp", "merge"):
+        if isinstance(node, ScalarNode) and node.tag in _TEXTS:
             return self._text(str(node.value), path)
-        if isinstance(node, ScalarNode) and tag in (*_NUMBERS, "bool", "null"):
-            if tag in _NUMBERS and not is_written_number(node.value):
+        if isinstance(node, ScalarNode) and node.tag in _CONSTRUCTED:
+            if node.tag in _NUMBERS and not is_written_number(node.value):
                 return self._text(node.value, path)
             try:
                 value = self._constructor.construct_object(node)

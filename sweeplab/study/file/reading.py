@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -132,9 +132,9 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
 def _places() -> list[str]:
     places = [f"fixed.{name}" for name in TABLE if name != "seed"]
     for key, field in StudySpec.model_fields.items():
-        model = field.annotation
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            places += [f"{key}.{name}" for name in model.model_fields]
+        for model in (field.annotation, *get_args(field.annotation)):
+            if isinstance(model, type) and issubclass(model, BaseModel):
+                places += [f"{key}.{name}" for name in model.model_fields]
     return places
 
 

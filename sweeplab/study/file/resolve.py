@@ -196,14 +196,16 @@ def check_imported(spec: StudySpec) -> None:
         BadInput: lists every plugin that is not allowed.
     """
     problems = [
-        spec.problem(
-            ("plugins", index), f"the plugin {plugin.file} is code that would run here", HOW
-        )
+        spec.problem(("plugins", index), _not_allowed(plugin.file), HOW)
         for index, plugin in enumerate(spec.plugins)
         if not import_allowed(plugin.file, plugin.sha256)
     ]
     if problems:
         raise BadInput(*problems)
+
+
+def _not_allowed(file: str) -> str:
+    return f"the plugin {file} is code that would run here"
 
 
 def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
@@ -225,6 +227,9 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     try:
         code = Code.at(place)
     except OSError as error:
+        if not allowed:
+            problems.add(path, _not_allowed(plugin.file), HOW)
+            return entry
         near = nearest(
             Path(place).name, [file.name for file in Path(place).parent.glob("*.py")]
         )
@@ -235,7 +240,7 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         problems.add(path, what)
         return entry
     if not allowed and not code.is_allowed:
-        problems.add(path, f"the plugin {plugin.file} is code that would run here", HOW)
+        problems.add(path, _not_allowed(plugin.file), HOW)
         return entry
     code.allow()
     try:
