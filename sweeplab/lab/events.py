@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sweeplab.files import GrowingFile, make_folder
 from sweeplab.records.folders import StudyFolder
@@ -231,10 +230,7 @@ class Callbacks:
     def __init__(
         self, on_evaluation: OnEvaluation | None, on_trial_end: OnTrialEnd | None
     ) -> None:
-        self._calls: dict[type[Event], tuple[str, Callable[[Any], object] | None]] = {
-            RunEvaluated: ("on_evaluation", on_evaluation),
-            TrialEnded: ("on_trial_end", on_trial_end),
-        }
+        self._on_evaluation, self._on_trial_end = on_evaluation, on_trial_end
         self._raised: dict[str, str] = {}  # what each function raised first
 
     @property
@@ -244,11 +240,13 @@ class Callbacks:
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
-        name, call = self._calls.get(type(event), ("", None))
-        if call is None:
-            return
         try:
-            call(event)
+            if self._on_evaluation and isinstance(event, RunEvaluated):
+                name = "on_evaluation"
+                self._on_evaluation(event)
+            elif self._on_trial_end and isinstance(event, TrialEnded):
+                name = "on_trial_end"
+                self._on_trial_end(event)
         except Exception as error:
             if name not in self._raised:
                 self._raised[name] = f"{name} raised {type(error).__name__}: {error}"

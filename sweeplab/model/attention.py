@@ -140,7 +140,7 @@ def buckets(distances: Int[Tensor, "*n"], shape: ModelShape, causal: bool) -> In
         steps = distances.clamp(min=0)
     else:
         count //= 2
-        first, steps = count * (distances < 0), distances.abs()
+        first, steps = torch.where(distances < 0, count, 0), distances.abs()
     exact = count // 2
     # In float32 as in T5, because the boundaries of the buckets depend on the precision.
     share = (steps.clamp(min=1).float() / exact).log() / math.log(

@@ -133,7 +133,7 @@ class Sampling:
             kept = ((ranked - ranked[..., :1]) / self.temperature).softmax(dim=-1)
             if self.top_p is not None:
                 before = kept.cumsum(dim=-1) - kept
-                kept = kept * (before < self.top_p)
+                kept = kept.where(before < self.top_p, 0.0)
                 kept = kept / kept.sum(dim=-1, keepdim=True)
         return torch.zeros_like(kept).scatter(-1, order, kept)
 

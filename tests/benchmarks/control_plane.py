@@ -103,8 +103,13 @@ def main(rounds=5):
     print(setting())
     with tempfile.TemporaryDirectory() as place:
         found = proposals(Path(place))
-        row = [f"{statistics.median(found):.1f}", f"{max(found):.0f}"]
-        print_table(["joint proposal, CPU ms, median", "largest, the first with a fit"], [row])
+        again = statistics.quantiles(found, n=10)[-1]
+        row = [f"{statistics.median(found):.1f}", f"{again:.1f}", f"{max(found):.0f}"]
+        headings = [
+            "joint proposal, CPU ms, median",
+            "a tenth takes more: they fit the scales again",
+        ]
+        print_table([*headings, "largest, the first with a fit"], [row])
         for sampler, pruner in (("random", "none"), ("tpe", "asha")):
             trials = Trials(sampler, pruner, Path(place))
             trials.ended(100)
