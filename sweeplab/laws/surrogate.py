@@ -18,6 +18,7 @@ Legend: n rows, d columns, m points to predict.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+_pairs = functools.cache(np.triu_indices)
 
 # A row's leave-one-out error may be this many standard deviations before the row counts less.
 FAR = 2.0
@@ -33,9 +35,12 @@ FAR = 2.0
 MOST_FITTED = 200
 # It is conditioned on at most this many rows.
 MOST_ROWS = 600
+# What a variance is at least, so that covariances have a Cholesky factor in double precision.
 _JITTER = 1e-8
 # Standard deviations of a hyperparameter's prior: beyond, exponentials may overflow.
 _FARTHEST = 6.0
+# A fit ends after so many steps, or where the next one promises less log density; a step may be this short.
+_MOST_STEPS, _CONVERGED, _SHARES = 40, 1e-2, 0.5 ** np.arange(10)
 # Priors: the center of a log, and its standard deviation.
 _SEARCHED_SCALE, _SIZE_SCALE = (0.0, 0.5), (math.log(2.0), 0.7)
 _DEPARTURE, _RESPONSE = (math.log(0.05), 0.7), (math.log(0.1), 0.7)
@@ -70,7 +75,7 @@ class Columns(NamedTuple):
 
 
 def _products(one: Floats, other: Floats) -> Floats:
-    first, second = np.triu_indices(one.shape[1])
+    first, second = _pairs(one.shape[1])
     return one[:, first] * other[:, second]
 
 
@@ -151,59 +156,64 @@ class Surrogate:
 def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
     """Fit the hyperparameters of the process to rows: inputs [n, d], log losses [n], known variance of each row [n].
 
-    Beyond MOST_FITTED rows the last ones are used.
+    Newton's method with the average of observed and expected information (Gilmour, Thompson and Cullis 1995), which
+    needs products with vectors alone; a step is halved until the posterior density grows. Beyond MOST_FITTED rows the
+    last ones are used.
     """
-    from scipy.optimize import minimize  # slow to import
-
     x, y, extra = x[-MOST_FITTED:], y[-MOST_FITTED:], extra[-MOST_FITTED:]
-    # A row that is far under the priors must not shorten the length scales, which would then explain it.
     center, sd = _priors(columns)
-    extra = condition(Scales.of(columns, center), x, y, extra).extra
-    z = x[:, columns.numbers]
-    apart = (x[:, None, :] - x[None, :, :]).transpose(2, 0, 1) ** 2
-    trend = columns.trend(x)
-    smooth = trend @ trend.T
-    terms = columns.response(x)
-    bent = terms @ terms.T
-    rows = np.arange(len(y))
-    y = y - y.mean()
+    # A row that is far under the priors must not shorten the length scales, which would then explain it.
+    fitted = condition(Scales.of(columns, center), x, y, extra)
+    vector, loss = center, _surprise(fitted)
+    for _ in range(_MOST_STEPS):
+        slopes, information = _slopes(fitted)
+        slopes += (vector - center) / sd**2
+        step = np.linalg.solve(information + np.diag(sd**-2.0), slopes)
+        if slopes @ step < _CONVERGED:
+            break
+        for share in _SHARES:
+            tried = vector - share * step
+            away = (tried - center) / sd
+            if np.abs(away).max() > _FARTHEST:
+                continue
+            there = _conditioned(Scales.of(columns, tried), x, y, fitted.extra, fitted.center)
+            lower = _surprise(there) + away @ away / 2
+            if lower < loss:
+                break
+        else:
+            break
+        vector, loss, fitted = tried, lower, there
+    return fitted.scales
 
-    def loss(vector: Floats) -> tuple[float, Floats]:
-        away = (vector - center) / sd
-        if np.abs(away).max() > _FARTHEST:
-            return math.inf, np.zeros_like(vector)
-        scales = Scales.of(columns, vector)
-        scaled = apart * np.exp(-2 * scales.length)[:, None, None]
-        root = np.sqrt(5 * scaled.sum(axis=0))
-        decayed = math.exp(2 * scales.departure) * np.exp(-root)
-        departure = decayed * (1 + root + root**2 / 3)
-        response = math.exp(2 * scales.response) * bent
-        noise = np.exp(2 * (scales.noise + z @ scales.noise_slope))
-        covariance = smooth + response + departure
-        covariance[rows, rows] += noise + extra + _JITTER
-        try:
-            lower = np.linalg.cholesky(covariance)
-        except np.linalg.LinAlgError:
-            return math.inf, np.zeros_like(vector)
-        inverse = _inverse(lower)
-        weights = inverse @ y
-        outer = np.outer(weights, weights) - inverse  # twice the gradient by the covariance
-        by_length = np.tensordot(
-            scaled, outer * decayed * (1 + root) * (5 / 3), axes=([1, 2], [0, 1])
-        )
-        by_noise = 2 * noise * outer[rows, rows]
-        gradient = np.concatenate(
-            [
-                by_length,
-                [2 * (outer * departure).sum(), 2 * (outer * response).sum(), by_noise.sum()],
-                by_noise @ z,
-            ]
-        )
-        value = y @ weights / 2 + np.log(np.diag(lower)).sum() + away @ away / 2
-        return value, away / sd - gradient / 2
 
-    best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": 40})
-    return Scales.of(columns, best.x)
+def _surprise(surrogate: Surrogate) -> float:
+    """The negative log likelihood of the rows, without its constant."""
+    squares = (surrogate.y - surrogate.center) @ surrogate._weights
+    return float(squares / 2 + np.log(np.diag(surrogate._lower)).sum())
+
+
+def _slopes(surrogate: Surrogate) -> tuple[Floats, Floats]:
+    """The gradient of `_surprise` by the hyperparameters, and their average information."""
+    scales, x, weights = surrogate.scales, surrogate.x, surrogate._weights
+    inverse = _inverse(surrogate._lower)
+    scaled = ((x[:, None] - x) / np.exp(scales.length)).transpose(2, 0, 1) ** 2
+    root = np.sqrt(5 * scaled.sum(axis=0))
+    decayed = math.exp(2 * scales.departure) * np.exp(-root)
+    terms = math.exp(scales.response) * scales.columns.response(x)
+    by_covariance = np.stack(
+        [
+            *(scaled * decayed * (1 + root) * (5 / 3)),
+            2 * decayed * (1 + root + root**2 / 3),
+            2 * terms @ terms.T,
+        ]
+    )
+    # The noise has a slope for each searched number, and stands on the diagonal alone.
+    levels = np.insert(x[:, scales.columns.numbers], 0, 1.0, axis=1)
+    by_noise = 2 * surrogate.noise_sd(x)[:, None] ** 2 * levels
+    outer = np.outer(weights, weights) - inverse
+    slopes = np.append((by_covariance * outer).sum(axis=(1, 2)), np.diag(outer) @ by_noise)
+    moved = np.hstack([(by_covariance @ weights).T, by_noise * weights[:, None]])
+    return -slopes / 2, moved.T @ inverse @ moved / 2
 
 
 def condition(scales: Scales, x: Floats, y: Floats, extra: Floats) -> Surrogate:

@@ -20,6 +20,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 from benchmarks.setting import STUDIES, print_table, run_timed, setting
 
 from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.sweep.engines import SETTINGS
 
 STUDY = STUDIES / "small.yaml"
 
@@ -38,16 +39,23 @@ def product(lab):
     return run_timed(STUDY, lab, weigh), max(sizes)
 
 
+def dataset():
+    """Return the study's tokens."""
+    from sweeplab.study.file.reading import read_study
+    from sweeplab.study.inputs import study_dataset
+
+    return study_dataset(read_study(STUDY))
+
+
 def stacks_of(lab):
     """Return the study's runs as the stacks they trained in: values and last iteration of each run."""
-    from sweeplab.data import DataSizes
     from sweeplab.study.file.reading import read_study
     from sweeplab.study.plan import stack_capacity
     from sweeplab.study.space import spaces_of
 
     root = lab / "studies" / "small"
     stacks = []
-    for space in spaces_of(read_study(STUDY), DataSizes(103))[0]:
+    for space in spaces_of(read_study(STUDY), dataset().sizes)[0]:
         runs = []
         for folder in sorted((root / "runs" / space.cell.key).iterdir()):
             values = json.loads((folder / "run.json").read_text())["values"]
@@ -66,12 +74,11 @@ def worker(stacks, ready, go, losses):
     """Train stacks from a queue until there is none."""
     import torch
 
-    from sweeplab.data.dataset import prepare
     from sweeplab.train.run import TrainingRun
     from sweeplab.train.stack import Stack
 
     torch.set_num_threads(1)
-    data = prepare("python-docs", "char")
+    data = dataset()
     ready.put(True)
     go.wait()
     while (runs := stacks.get()) is not None:
@@ -108,7 +115,7 @@ def trainer_alone(stacks, n_workers):
 
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ |= SETTINGS | {"OMP_NUM_THREADS": "1"}  # as the study's workers have them
     print(setting())
     ours, alone, memories = [], [], []
     for _ in range(rounds):

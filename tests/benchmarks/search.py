@@ -7,10 +7,15 @@ models from the second trial on) search each cell alone and choose the lowest lo
 together and chooses the surrogate's minimum. The columns are an anytime curve. The excess is the mean loss of the
 seeds at the chosen learning rate above that at the cell's best one; the table has the mean over cells and repeats,
 its standard error, and the mean of the worst cell.
+
+The second table compares a joint search that asks the trials of a cell one by one with one that asks all but the last
+at once, each without the results of the others; the last trial is the surrogate's minimum. It has these two tables and
+ten planted worlds of nine cells, 13 learning rates and 20 seeds, whose valleys differ in place, drift, width and skew.
 """
 
 import csv
 import functools
+import itertools
 import os
 import sys
 import time
@@ -34,8 +39,10 @@ from sweeplab.study.problems import Problems
 from sweeplab.study.space import spaces_of
 
 TABLES = {"unstable": "sweep_small.csv", "stable": "sweep_stable.csv"}
+WORLDS = tuple(f"planted {number}" for number in range(10))
 TRIALS = (1, 2, 3, 4, 6, 8, 12, 16)
 MOST_JOINT = 8
+TOGETHER = (4, 6)
 KINDS = {
     "random": optuna.samplers.RandomSampler,
     "tpe": functools.partial(optuna.samplers.TPESampler, n_startup_trials=1),
@@ -44,14 +51,32 @@ KINDS = {
 Losses = dict[tuple[int, int], dict[float, list[float]]]
 
 
-def losses_of(file):
+def losses_of(table):
     """Return the losses of the seeds by n_layer and n_embd, and by learning rate."""
+    if table in WORLDS:
+        return planted(WORLDS.index(table))
     found = defaultdict(lambda: defaultdict(list))
-    with (Path(__file__).parent / "data" / file).open() as lines:
+    with (Path(__file__).parent / "data" / TABLES[table]).open() as lines:
         for row in csv.DictReader(lines):
             size = int(row["n_layer"]), int(row["n_embd"])
             found[size][float(row["learning_rate"])].append(float(row["best_val_loss"]))
     return found
+
+
+def planted(world):
+    """Return losses as `losses_of` does, of a world whose log losses are a valley in the log of the learning rate."""
+    draws, rates = np.random.default_rng([53, world]), np.geomspace(2e-3, 0.2, 13)
+    noise = (0.002, 0.005, 0.01)[world % 3]
+    place, by_depth, by_width = draws.uniform(-4.5, -3.0), *draws.uniform(-0.5, 0.1, 2)
+    curvature, skew = draws.uniform(0.01, 0.06), draws.uniform(0, 0.7)
+    losses = {}
+    for n_layer, n_embd in itertools.product((1, 2, 4), (16, 32, 64)):
+        depth, width = np.log(n_layer / 2), np.log(n_embd / 32)
+        x = np.log(rates) - place - by_depth * depth - by_width * width
+        mean = 0.7 - 0.05 * depth - 0.2 * width + curvature * x**2 * (1 + skew * np.tanh(x))
+        seeds = np.exp(mean + noise * draws.standard_normal((20, len(rates))))
+        losses[n_layer, n_embd] = dict(zip(rates.tolist(), seeds.T.tolist(), strict=True))
+    return losses
 
 
 @dataclass
@@ -110,48 +135,60 @@ class Trials:
     """The trials of a cell in a replay, where a learning rate may come again with another seed."""
 
     trials: list[FrozenTrial] = field(default_factory=list)
+    pending: list[FrozenTrial] = field(default_factory=list)
 
     def ended(self):
         """Return the ended trials."""
         return self.trials
 
     def running(self):
-        """Return no trial: one ends before the next one begins."""
-        return []
+        """Return the trials that were asked together and have no loss yet."""
+        return self.pending
 
     def twin(self, parameters, number):
         """Return None: every point is new."""
 
 
-def joint(replay, seed, seconds, spaces, most):
-    """Search all cells together, a trial of each cell after the other; return the excess after each number."""
+def joint(replay, seed, seconds, rounds, exploits=False):
+    """Search all cells together; return the excess after each number of trials.
+
+    `rounds` are the numbers of the trials that a cell asks at once; the last one is the surrogate's minimum if it
+    `exploits`. `seconds` gets the CPU time of each proposal.
+    """
+    spaces = spaces_by_size(replay.losses)
     trials = [Trials() for _ in spaces]
     model = JointModel([*spaces.values()], lambda cell: trials[cell], seed)
     found = {}
-    for number in range(most):
-        for cell in replay.draws.permutation(len(spaces)):
+    for numbers in rounds:
+        is_last = exploits and numbers == rounds[-1]
+        for cell in map(int, replay.draws.permutation(len(spaces))):
             size = [*spaces][cell]
-            began = time.process_time()
-            if number == 0:
-                point = model.first(int(cell), number)
-            else:
-                point = model.propose(int(cell), number, {})
-            seconds.append(time.process_time() - began)
-            point |= {"learning_rate": replay.nearest(point["learning_rate"])}
-            value = replay.loss(size, point["learning_rate"])
-            kinds = {name: spaces[size].parameters[name].distribution() for name in point}
-            trial = create_trial(
-                value=value, params=point, distributions=kinds, state=TrialState.COMPLETE
-            )
-            trial.number = number
-            trials[cell].trials.append(trial)
-        if number + 1 in TRIALS:
+            for number in numbers:
+                began = time.process_time()
+                if number and sum(len(of_cell.trials) for of_cell in trials) > 1:
+                    point = model.propose(cell, number, {}, is_last)
+                else:
+                    point = model.first(cell, number)
+                seconds.append(time.process_time() - began)
+                point |= {"learning_rate": replay.nearest(point["learning_rate"])}
+                kinds = {name: spaces[size].parameters[name].distribution() for name in point}
+                trial = create_trial(
+                    params=point, distributions=kinds, state=TrialState.RUNNING
+                )
+                trial.number = number
+                trials[cell].pending.append(trial)
+            for trial in trials[cell].pending:
+                trial.state = TrialState.COMPLETE
+                trial.value = replay.loss(size, trial.params["learning_rate"])
+            trials[cell].trials += trials[cell].pending
+            trials[cell].pending = []
+        if numbers[-1] + 1 in TRIALS:
             best = {
                 size: model.propose(cell, 99, {}, exploits=True)["learning_rate"]
                 for cell, size in enumerate(spaces)
             }
             chosen = {size: replay.nearest(rate) for size, rate in best.items()}
-            found[number + 1] = replay.excess(chosen)
+            found[numbers[-1] + 1] = replay.excess(chosen)
     return found
 
 
@@ -175,15 +212,28 @@ def spaces_by_size(losses):
 
 def of_sampler(table, name, seed):
     """Return the excess after each number of trials, by cell, and the seconds of CPU of each proposal of `joint`."""
-    losses, seconds = losses_of(TABLES[table]), list[float]()
-    replay = Replay(losses, np.random.default_rng(seed))
+    seconds = list[float]()
+    replay = Replay(losses_of(table), np.random.default_rng(seed))
     if name in KINDS:
         return alone(replay, KINDS[name], 1000 * seed), seconds
-    return joint(replay, seed, seconds, spaces_by_size(losses), MOST_JOINT), seconds
+    return joint(replay, seed, seconds, [[number] for number in range(MOST_JOINT)]), seconds
+
+
+def both_ways(table, n_trials, seed):
+    """Return the mean excess of all cells if trials are asked one by one, and if all but the last are at once."""
+    excesses = []
+    for rounds in (
+        [[number] for number in range(n_trials)],
+        [[*range(n_trials - 1)], [n_trials - 1]],
+    ):
+        replay = Replay(losses_of(table), np.random.default_rng(seed))
+        found = joint(replay, seed, [], rounds, exploits=True)
+        excesses.append(found[n_trials].mean())
+    return excesses
 
 
 def main(repeats):
-    """Print the excess of each sampler by the number of trials."""
+    """Print the excess of each sampler by the number of trials, and that of trials asked at once."""
     print(setting(), end="\n\n")
     with ProcessPoolExecutor(initializer=quiet) as pool:
         samplers = {
@@ -192,6 +242,13 @@ def main(repeats):
             ]
             for table in TABLES
             for name in (*KINDS, "joint")
+        }
+        pairs = {
+            (table, n_trials): [
+                pool.submit(both_ways, table, n_trials, seed) for seed in range(repeats)
+            ]
+            for n_trials in TOGETHER
+            for table in (*TABLES, *WORLDS)
         }
         rows, seconds = [], list[float]()
         for (table, name), jobs in samplers.items():
@@ -204,9 +261,20 @@ def main(repeats):
         print_table(
             ["settings", "sampler", *(f"{number} trials a cell" for number in TRIALS)], rows
         )
-    print(
-        f"\njoint: {1000 * np.mean(seconds):.1f} ms of CPU a trial, {1000 * max(seconds):.0f} ms at most"
-    )
+        print(
+            f"\njoint: {1000 * np.mean(seconds):.1f} ms of CPU a trial, {1000 * max(seconds):.0f} ms at most\n"
+        )
+        results = {case: np.array([job.result() for job in pairs[case]]) for case in pairs}
+    for n_trials in TOGETHER:
+        together = [results[world, n_trials] for world in WORLDS]
+        results["all planted", n_trials] = np.vstack(together)
+    rows = []
+    for (table, n_trials), of_seeds in results.items():
+        more = of_seeds[:, 1] - of_seeds[:, 0]
+        error = more.std(ddof=1) / np.sqrt(len(more))
+        means = [f"{mean:.2f}%" for mean in of_seeds.mean(axis=0)]
+        rows.append([table, str(n_trials), *means, f"{more.mean():+.3f}% ± {error:.3f}"])
+    print_table(["settings", "trials a cell", "one by one", "at once", "difference"], rows)
 
 
 def quiet():

@@ -1,19 +1,22 @@
-"""Print the forms of a learning rate that sweeplab/README.md lists: `python tests/benchmarks/walk.py`.
+"""Print the forms of a learning rate that sweeplab/README.md lists, and the stops of a study file that is read.
 
-A study with a known rate is read, planned, trained and drawn. Of every function in the list the first call counts whose
-arguments or result hold the rate; a row without a number was not called with it.
+Run: python tests/benchmarks/walk.py. A study with a known rate is read, planned, trained and drawn. Of every function
+in the list the first call counts whose arguments or result hold the rate; a row without a number was not called with
+it. Before, studies/small.yaml is read: a stop is a file with the functions that are called there for the first time
+with the path, the text, the document or the study as a whole, before another file has its turn.
 """
 
 import json
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 import pandas as pd
-from benchmarks.setting import print_table, setting
+from benchmarks.setting import STUDIES, print_table, setting
 
 import sweeplab
 from sweeplab.api import write_report
@@ -21,6 +24,7 @@ from sweeplab.lab.storage import choose_storage
 from sweeplab.lab.studies import write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
@@ -35,6 +39,37 @@ fixed: {{block_size: 16, batch_size: 4, max_iters: 20, n_layer: 1, n_head: 2, n_
 search: {{learning_rate: [{RATE}, {RATE}1]}}
 budget: {{trials_per_cell: 2}}
 """
+
+
+def reading(file):
+    """Return the stops of a study file that is read: files of the package, and the functions called there."""
+    text, name, found, seen = file.read_text(), read_study(file).name, [], set()
+
+    def is_whole(value):
+        if isinstance(value, Mapping):
+            return value.get("name") == name
+        return isinstance(value, StudySpec) or value in (file, text)
+
+    def watch(frame, event, _):
+        code, place = frame.f_code, Path(frame.f_code.co_filename)
+        if event != "call" or not place.is_relative_to(PACKAGE) or code in seen:
+            return
+        arguments = {
+            each: frame.f_locals.get(each) for each in code.co_varnames[: code.co_argcount]
+        }
+        is_asked = isinstance(arguments.get("self"), StudySpec)  # what a study says of itself
+        if is_asked or not any(map(is_whole, arguments.values())):
+            return
+        seen.add(code)
+        stop = str(place.relative_to(PACKAGE))
+        if not found or found[-1][0] != stop:
+            found.append([stop, ""])
+        found[-1][1] = f"{found[-1][1]} {code.co_qualname}".strip()
+
+    sys.setprofile(watch)
+    read_study(file)
+    sys.setprofile(None)
+    return [[str(number), *stop] for number, stop in enumerate(found, 1)]
 
 
 def walk(folder):
@@ -74,5 +109,6 @@ def walk(folder):
 if __name__ == "__main__":
     print(setting())
     pd.set_option("display.max_columns", None, "display.width", None)
+    print_table(["stop", "file", "functions"], reading(STUDIES / "small.yaml"))
     with tempfile.TemporaryDirectory() as place:
         print_table(["form", "file", "function", "call", "returns"], walk(Path(place)))
