@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from terminal import wait_until
+from terminal import captured, wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 # Daemons are not on the path of those who are not root.
@@ -72,9 +72,7 @@ class Cluster:
 
     def ask(self, *words):
         """Return what one of Slurm's commands prints."""
-        done = subprocess.run(
-            words, env=os.environ | self.environment, capture_output=True, text=True, check=True
-        )
+        done = captured(words, env=os.environ | self.environment, check=True)
         return done.stdout.strip()
 
     def start_node(self, node, *before):

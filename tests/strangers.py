@@ -2,11 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import NamedTuple
+
+from terminal import captured
 
 # Who may become another user: root, to whom a number without an account is one as well.
 UID = 54321
@@ -30,7 +31,7 @@ def python(program, *arguments, is_another=IS_ANOTHER):
         (_BECOME if is_another else "") + program,
         *map(str, arguments),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd="/")
+    return captured(command, timeout=300, cwd="/")
 
 
 # What a shell would do something about. A slash cannot be in a name.

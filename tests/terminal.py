@@ -26,6 +26,19 @@ LINES = 30  # of the terminal
 _PIECES = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*m)|\x1b\[(\d*)A|\x1b\[2K|[\r\n]|[^\x1b\r\n]+")
 
 
+def captured(command, **options):
+    """Run a program to its end; return it with what it printed."""
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def said(command, code=0, **options):
+    """Run a program, which must end with a code; return all that it printed."""
+    ended = captured(command, **options)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == code, said
+    return said
+
+
 def wait_until(is_so):
     """Return what a function returns once it is something; fail where that is not within ten minutes."""
     deadline = time.monotonic() + 600

@@ -2,12 +2,12 @@
 
 import math
 import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from terminal import captured
 from workers_here import workers_here
 
 import sweeplab
@@ -103,9 +103,7 @@ def test_a_complete_study_is_left_as_it_is_unless_tracking_lost_it(result, tmp_p
     shutil.copytree(result.folder.lab, lab)
     for expected in ("False 2", "True 2", "False 2"):
         command = [sys.executable, "-c", AGAIN, str(lab)]
-        told = subprocess.run(
-            command, capture_output=True, text=True, check=True
-        ).stdout.splitlines()
+        told = captured(command, check=True).stdout.splitlines()
         assert told[-1] == expected and (lab / "mlflow.db").exists()
         if expected == "False 2":
             (lab / "mlflow.db").unlink()

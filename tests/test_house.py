@@ -3,13 +3,13 @@
 import ast
 import graphlib
 import re
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
 import pytest
+from terminal import captured
 
 import sweeplab
 
@@ -175,9 +175,7 @@ def test_heavy_libraries_come_only_where_they_are_used(modules, without):
         for each in modules
     )
     code = "\n".join(["import sys", *lines])
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    found = captured([sys.executable, "-c", code], check=True)
     assert found.stdout.split() == modules
 
 

@@ -1,9 +1,9 @@
-import subprocess
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from terminal import captured
 
 from sweeplab.hyperparameters import (
     CATEGORIES,
@@ -129,7 +129,5 @@ def test_imports_nothing_but_the_standard_library():
         "import sys; before = set(sys.modules); import sweeplab.hyperparameters;"
         "print(*{name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    run = captured([sys.executable, "-c", program], check=True)
     assert run.stdout.split() == ["sweeplab"]

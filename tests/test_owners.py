@@ -3,7 +3,6 @@
 import os
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from itertools import cycle
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import strangers
+from terminal import captured
 
 pytestmark = pytest.mark.skipif(
     not strangers.IS_ANOTHER, reason="only root may become another user"
@@ -58,9 +58,7 @@ def ask(cache, home, **more):
         **more,
     }
     variables["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-    ended = subprocess.run(
-        [sys.executable, "-c", ASK], env=variables, capture_output=True, text=True
-    )
+    ended = captured([sys.executable, "-c", ASK], env=variables)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines(), ended.stderr
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from terminal import captured
 
 from sweeplab.version import VERSION
 
@@ -119,7 +120,7 @@ def test_a_wheel_runs_the_first_study_in_an_empty_folder(tmp_path):
     )
     empty.mkdir()
     shorter = ["max_iters=20", "pruner=none", "budget.trials_per_cell=1", "grid.n_embd=[24]"]
-    run = subprocess.run(
+    run = captured(
         [
             command,
             "study",
@@ -128,9 +129,6 @@ def test_a_wheel_runs_the_first_study_in_an_empty_folder(tmp_path):
             *(f"--override={each}" for each in shorter),
         ],
         cwd=empty,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert run.returncode == 0, run.stderr
     assert (empty / "lab/studies/small/report/scaling.html").is_file()

@@ -16,7 +16,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO
 from sweeplab.laws.columns import COUNTS, PLAIN, Counting
-from sweeplab.laws.next_runs import MOST, Candidates
+from sweeplab.laws.next_runs import Candidates
 
 if TYPE_CHECKING:
     from sweeplab.lab.studies import Done
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 AXES = ("n_layer", "n_embd", "block_size", "batch_size", "max_iters")
+MOST = 2_000  # candidates
 STEPS_UP = 3  # beyond the study's largest value of an axis, as far apart as its values are
 
 

@@ -38,14 +38,13 @@ LEVEL = 0.9  # of every interval
 N_DRAWS = 4000  # a 5% quantile of so many has an error of 0.02 standard deviations
 TILT_SD = 0.2  # published tables have c of about -0.25; wider spoils small tables
 MOST_SHARED = 0.7  # beyond it the rows of a size say little more than one
-_EFFECTIVE = 1000.0  # draws that the weighted ones must be worth
-_STAGE, _FEWEST = 1000, 300  # draws of an adaptation
+_ENOUGH = 1000  # draws that the weighted ones must be worth, and those of an adaptation
 _AT_ONCE = 1e6  # rows times draws in memory
 _MOST_DRAWN = 20_000  # a stage
 _FREEDOM = 5.0  # of the proposals: their tails are heavier than those of the target
 _SPREAD = 0.3  # the share of a stage's draws that must count at the next target
-_DIGITS = 1e-5  # relative: losses are not known better, and a residual of 0 has no logarithm
-_RIDGE = 1e-12  # relative: keeps columns that are alike from a singular matrix
+DIGITS = 1e-5  # relative: losses are not known better, and a residual of 0 has no logarithm
+RIDGE = 1e-12  # relative: keeps columns that are alike from a singular matrix
 
 
 def uniform(low: float, high: float) -> Prior:
@@ -155,7 +154,7 @@ class _Problem:
 
     def marginal(self, u: Array) -> _Marginal:
         """Return the density of places without the priors, and what the scales' draws need."""
-        step = int(np.clip(_AT_ONCE / self.n, 1, _STAGE))
+        step = int(np.clip(_AT_ONCE / self.n, 1, _ENOUGH))
         parts = [self._given(u[at : at + step]) for at in range(0, len(u), step)]
         return _Marginal(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -178,7 +177,7 @@ class _Problem:
                 (sizes - 1) * np.log1p(-r)[:, None] + np.log1p(r[:, None] * (sizes - 1))
             ).sum(1)
         root = _cholesky(gram)
-        rss = root[:, -1, -1] ** 2 + self.n * _DIGITS**2
+        rss = root[:, -1, -1] ** 2 + self.n * DIGITS**2
         inner = root[:, :-1, :-1]
         beside = root[:, -1, :-1]
         scales = np.linalg.solve(inner.transpose(0, 2, 1), beside[:, :, None])[:, :, 0]
@@ -208,9 +207,9 @@ class _Problem:
         return Draws(shapes[kept], scales[kept], sigma[kept], c[kept], r[kept], effective)
 
     def _importance(self, random: np.random.Generator) -> tuple[Array, Array, _Marginal]:
-        """Return places with their weights, worth at least `_EFFECTIVE` draws where the stages suffice."""
+        """Return places with their weights, worth at least `_ENOUGH` draws where the stages suffice."""
         # Of a large table few draws are enough to adapt: its posterior is nearly normal.
-        count = int(np.clip(_AT_ONCE / self.n, _FEWEST, _STAGE))
+        count = int(np.clip(_AT_ONCE / self.n, _SPREAD * _ENOUGH, _ENOUGH))
         u = random.logistic(size=(2 * count, self.n_bounded + 1))  # the priors
         u[:, -1] = random.standard_normal(2 * count)
         base = np.zeros(len(u))
@@ -224,10 +223,10 @@ class _Problem:
             temperature = _next_temperature(base, likelihood, temperature)
             weights = _weights(base, likelihood, temperature)
             effective = 1 / (weights**2).sum()
-            if stage == 59 or (temperature == 1.0 and effective >= _EFFECTIVE):
+            if stage == 59 or (temperature == 1.0 and effective >= _ENOUGH):
                 break
             if temperature == 1.0:
-                wanted = 1.3 * _EFFECTIVE * len(u) / effective
+                wanted = 1.3 * _ENOUGH * len(u) / effective
                 count = int(np.clip(wanted, count, _MOST_DRAWN))
             mean = weights @ u
             spread = (weights[:, None] * (u - mean)).T @ (u - mean) + 1e-9 * np.eye(len(mean))
@@ -239,7 +238,7 @@ class _Problem:
 
 def _cholesky(gram: Array) -> Array:
     diagonal = np.einsum("sii->si", gram)  # a view: the matrices themselves
-    for ridge in _RIDGE * 100.0 ** np.arange(6):
+    for ridge in RIDGE * 100.0 ** np.arange(6):
         diagonal *= 1 + ridge
         try:
             return np.asarray(np.linalg.cholesky(gram), float)

@@ -27,7 +27,6 @@ from sweeplab.laws.forms import N_OPT, TOLERANCES, Quantity, shown
 from sweeplab.laws.points import Points, path_of
 from sweeplab.laws.sentences import Plain
 
-MOST = 2000  # candidates
 MOST_RUNS, MOST_EACH = 12, 4  # runs, and runs of one candidate
 # Of a run besides its FLOPs, as a share of the budget over the most runs: tiny runs are not free.
 _RUN_PRICE = 0.3

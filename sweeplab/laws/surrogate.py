@@ -39,8 +39,8 @@ MOST_ROWS = 600
 _JITTER = 1e-8
 # Standard deviations of a hyperparameter's prior: beyond, exponentials may overflow.
 _FARTHEST = 6.0
-# A fit ends after so many steps, or where the next one promises less log density; a step may be this short.
-_MOST_STEPS, _CONVERGED, _SHARES = 40, 1e-2, 0.5 ** np.arange(10)
+# A fit ends after so many steps, or where the next one promises less log density.
+_MOST_STEPS, _CONVERGED = 40, 1e-2
 # Priors: the center of a log, and its standard deviation.
 _SEARCHED_SCALE, _SIZE_SCALE = (0.0, 0.5), (math.log(2.0), 0.7)
 _DEPARTURE, _RESPONSE = (math.log(0.05), 0.7), (math.log(0.1), 0.7)
@@ -103,6 +103,10 @@ class Scales(NamedTuple):
         length, rest = vector[:n_columns], vector[n_columns:]
         return cls(columns, length, rest[0], rest[1], rest[2], rest[3:])
 
+    def noise_sd(self, x: Floats) -> Floats:
+        """Return the standard deviation of a run's log loss about its mean at some points."""
+        return np.exp(self.noise + x[:, self.columns.numbers] @ self.noise_slope)
+
 
 @dataclass(frozen=True)
 class Surrogate:
@@ -116,15 +120,10 @@ class Surrogate:
     _lower: Floats
     _weights: Floats
 
-    def noise_sd(self, x: Floats) -> Floats:
-        """Return the standard deviation of a run's log loss about its mean at some points."""
-        slopes = x[:, self.scales.columns.numbers] @ self.scales.noise_slope
-        return np.exp(self.scales.noise + slopes)
-
     @property
     def errors(self) -> Floats:
         """Return each row's error if it is predicted from all others, in standard deviations [n]."""
-        return self._weights / np.sqrt(np.diag(_inverse(self._lower)))
+        return self._weights / np.sqrt(np.diag(_divided(self._lower, np.eye(len(self.y)))))
 
     def _expected(self, x: Floats) -> tuple[Floats, Floats]:
         """The expected log losses at points [m, d], and what the rows explain of them [n, m], whitened."""
@@ -171,8 +170,8 @@ def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
         step = np.linalg.solve(information + np.diag(sd**-2.0), slopes)
         if slopes @ step < _CONVERGED:
             break
-        for share in _SHARES:
-            tried = vector - share * step
+        for halvings in range(10):
+            tried = vector - step / 2**halvings
             away = (tried - center) / sd
             if np.abs(away).max() > _FARTHEST:
                 continue
@@ -195,7 +194,7 @@ def _surprise(surrogate: Surrogate) -> float:
 def _slopes(surrogate: Surrogate) -> tuple[Floats, Floats]:
     """The gradient of `_surprise` by the hyperparameters, and their average information."""
     scales, x, weights = surrogate.scales, surrogate.x, surrogate._weights
-    inverse = _inverse(surrogate._lower)
+    inverse = _divided(surrogate._lower, np.eye(len(x)))
     scaled = ((x[:, None] - x) / np.exp(scales.length)).transpose(2, 0, 1) ** 2
     root = np.sqrt(5 * scaled.sum(axis=0))
     decayed = math.exp(2 * scales.departure) * np.exp(-root)
@@ -209,7 +208,7 @@ def _slopes(surrogate: Surrogate) -> tuple[Floats, Floats]:
     )
     # The noise has a slope for each searched number, and stands on the diagonal alone.
     levels = np.insert(x[:, scales.columns.numbers], 0, 1.0, axis=1)
-    by_noise = 2 * surrogate.noise_sd(x)[:, None] ** 2 * levels
+    by_noise = 2 * scales.noise_sd(x)[:, None] ** 2 * levels
     outer = np.outer(weights, weights) - inverse
     slopes = np.append((by_covariance * outer).sum(axis=(1, 2)), np.diag(outer) @ by_noise)
     moved = np.hstack([(by_covariance @ weights).T, by_noise * weights[:, None]])
@@ -223,16 +222,16 @@ def condition(scales: Scales, x: Floats, y: Floats, extra: Floats) -> Surrogate:
     far = np.maximum((np.abs(surrogate.errors) / FAR) ** 2 - 1, 0)
     if not far.any():
         return surrogate
-    return _conditioned(scales, x, y, extra + far * surrogate.noise_sd(x) ** 2, center)
+    return _conditioned(scales, x, y, extra + far * scales.noise_sd(x) ** 2, center)
 
 
 def _conditioned(
     scales: Scales, x: Floats, y: Floats, extra: Floats, center: float
 ) -> Surrogate:
-    noise = np.exp(2 * (scales.noise + x[:, scales.columns.numbers] @ scales.noise_slope))
-    covariance = _covariance(scales, x, x) + np.diag(noise + extra + _JITTER)
+    noise = scales.noise_sd(x) ** 2 + extra + _JITTER
+    covariance = _covariance(scales, x, x) + np.diag(noise)
     lower = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
-    weights = _solved(lower.T, _solved(lower, y - center), is_lower=False)
+    weights = _divided(lower, y - center)
     return Surrogate(scales, x, y, extra, center, lower, weights)
 
 
@@ -258,14 +257,14 @@ def _priors(columns: Columns) -> tuple[Floats, Floats]:
     return center, sd
 
 
-def _solved(triangle: Floats, right: Floats, is_lower: bool = True) -> Floats:
+def _solved(lower: Floats, right: Floats) -> Floats:
     from scipy.linalg import solve_triangular
 
-    return solve_triangular(triangle, right, lower=is_lower, check_finite=False)
+    return solve_triangular(lower, right, lower=True, check_finite=False)
 
 
-def _inverse(lower: Floats) -> Floats:
+def _divided(lower: Floats, right: Floats) -> Floats:
+    """Return `right` divided by the matrix whose Cholesky factor is `lower`."""
     from scipy.linalg import cho_solve
 
-    identity = np.eye(len(lower))
-    return cho_solve((lower, True), identity, check_finite=False)
+    return cho_solve((lower, True), right, check_finite=False)

@@ -301,7 +301,7 @@ def rank(trials: Sequence[Tried]) -> Ranking:
     # Few rows shrink the noise towards its prior: the errors of rows predicted from all others tell by how much.
     wider = max(1.0, float(np.sqrt(np.mean(surrogate.errors**2))))
     mean, sd = surrogate.marginal(x)
-    sd, spread = wider * sd, wider * surrogate.noise_sd(x)
+    sd, spread = wider * sd, wider * surrogate.scales.noise_sd(x)
     expected = {}
     for at, trial in enumerate(kept):
         middle, reach = float(mean[at]), LEVEL_90 * float(sd[at])

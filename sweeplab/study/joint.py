@@ -256,7 +256,7 @@ class JointModel:
         improvement = expected_improvement(mean, sd, float(mean.min()))
         by_improvement = np.argsort(-improvement, kind="stable")
         few = np.union1d(by_improvement[:N_COMPARED], by_mean[:N_COMPARED])
-        gain = knowledge_gradient(surrogate.predict(x[few]), surrogate.noise_sd(x[few]))
+        gain = knowledge_gradient(surrogate.predict(x[few]), surrogate.scales.noise_sd(x[few]))
         first = few[np.argsort(-gain, kind="stable")]
         rest = by_improvement[~np.isin(by_improvement, first)]
         return [candidates[index] for index in (*first, *rest)]

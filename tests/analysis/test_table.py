@@ -2,11 +2,11 @@
 
 import json
 import math
-import subprocess
 import sys
 
 import pandas as pd
 import pytest
+from terminal import captured
 
 from sweeplab.analysis.table import (
     COLUMNS,
@@ -189,12 +189,7 @@ assert not {"mlflow", "sqlalchemy", "optuna", "torch"} & sys.modules.keys()
 """
     (lab / "mlflow.db").rename(lab / "elsewhere.db")
     try:
-        found = subprocess.run(
-            [sys.executable, "-c", program, str(lab)],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        found = captured([sys.executable, "-c", program, str(lab)], check=True)
     finally:
         (lab / "elsewhere.db").rename(lab / "mlflow.db")
     assert [*map(int, found.stdout.split())] == [len(table), len(RUNS) * 5]

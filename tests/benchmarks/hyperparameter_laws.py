@@ -58,7 +58,6 @@ WORLDS = {
 }
 HELD_OUT = 4
 NAMES = ("learning_rate", "batch_size")
-Found = dict[str, list[float]]
 
 
 def held(draws, truth):
@@ -77,7 +76,7 @@ def shared(found, laws, table, exponents):
         j = NAMES.index(name)
         for c, size in enumerate(table.sizes):
             there = np.argmin(np.abs(surface.runs.logs - np.log(size)).sum(axis=1))
-            if searched.side[there] == 0:
+            if not searched.edges[there]:
                 found["cells"].append(
                     held(surface.optima[:, there, searched.j], table.optima[c, j])
                 )

@@ -30,7 +30,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process a core
 import numpy as np
 import optuna
 from benchmarks.setting import print_table, setting
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
 from sweeplab.data import DataSizes
 from sweeplab.study.file.reading import study_from
@@ -47,8 +47,6 @@ KINDS = {
     "random": optuna.samplers.RandomSampler,
     "tpe": functools.partial(optuna.samplers.TPESampler, n_startup_trials=1),
 }
-
-Losses = dict[tuple[int, int], dict[float, list[float]]]
 
 
 def losses_of(table):
@@ -83,9 +81,9 @@ def planted(world):
 class Replay:
     """One repeat: the losses left of each cell and learning rate, in random order."""
 
-    losses: Losses
+    losses: dict
     draws: np.random.Generator
-    left: dict[tuple[tuple[int, int], float], list[float]] = field(default_factory=dict)
+    left: dict = field(default_factory=dict)
 
     def loss(self, size, rate):
         """Return the loss of one more seed."""
@@ -134,8 +132,8 @@ def alone(replay, sampler, seed):
 class Trials:
     """The trials of a cell in a replay, where a learning rate may come again with another seed."""
 
-    trials: list[FrozenTrial] = field(default_factory=list)
-    pending: list[FrozenTrial] = field(default_factory=list)
+    trials: list = field(default_factory=list)
+    pending: list = field(default_factory=list)
 
     def ended(self):
         """Return the ended trials."""
@@ -212,7 +210,7 @@ def spaces_by_size(losses):
 
 def of_sampler(table, name, seed):
     """Return the excess after each number of trials, by cell, and the seconds of CPU of each proposal of `joint`."""
-    seconds = list[float]()
+    seconds = []
     replay = Replay(losses_of(table), np.random.default_rng(seed))
     if name in KINDS:
         return alone(replay, KINDS[name], 1000 * seed), seconds
@@ -250,7 +248,7 @@ def main(repeats):
             for n_trials in TOGETHER
             for table in (*TABLES, *WORLDS)
         }
-        rows, seconds = [], list[float]()
+        rows, seconds = [], []
         for (table, name), jobs in samplers.items():
             results = [job.result() for job in jobs]
             seconds += [second for _, of_job in results for second in of_job if name == "joint"]

@@ -104,14 +104,13 @@ def constants(texts):
     """Return the names at module level whose values have a number."""
     found = []
     for statement in (line for text in texts for line in ast.parse(text).body):
-        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
-            continue
-        literals = (
-            each for each in ast.walk(statement.value) if isinstance(each, ast.Constant)
-        )
-        if any(type(each.value) in (int, float) for each in literals):
-            names = (each for each in ast.walk(statement) if isinstance(each, ast.Name))
-            found += [each.id for each in names if isinstance(each.ctx, ast.Store)]
+        match statement:
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target, value=value):
+                literals = (getattr(each, "value", None) for each in ast.walk(value or target))
+                if any(type(each) in (int, float) for each in literals):
+                    found += [
+                        each.id for each in ast.walk(target) if isinstance(each, ast.Name)
+                    ]
     return found
 
 

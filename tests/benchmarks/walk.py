@@ -54,11 +54,11 @@ def reading(file):
         code, place = frame.f_code, Path(frame.f_code.co_filename)
         if event != "call" or not place.is_relative_to(PACKAGE) or code in seen:
             return
-        arguments = {
-            each: frame.f_locals.get(each) for each in code.co_varnames[: code.co_argcount]
-        }
-        is_asked = isinstance(arguments.get("self"), StudySpec)  # what a study says of itself
-        if is_asked or not any(map(is_whole, arguments.values())):
+        arguments = map(frame.f_locals.get, code.co_varnames[: code.co_argcount])
+        is_asked = isinstance(
+            frame.f_locals.get("self"), StudySpec
+        )  # it says a thing of itself
+        if is_asked or not any(map(is_whole, arguments)):
             return
         seen.add(code)
         stop = str(place.relative_to(PACKAGE))

@@ -5,14 +5,13 @@ import os
 import pickle
 import shlex
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from terminal import Played, play
+from terminal import Played, captured, play
 
 from sweeplab.cli import main
 
@@ -66,9 +65,7 @@ def carried_out(commands, folder, before=(), **environment):
         name: value for name, value in os.environ.items() if not name.startswith(foreign)
     } | environment
     program = [*before, sys.executable, "-c", CODE]
-    ended = subprocess.run(
-        program, input=given, cwd=folder, env=known, capture_output=True, text=True
-    )
+    ended = captured(program, input=given, cwd=folder, env=known)
     said = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("[")]
     assert len(said) == len(commands), ended.stderr
     for each, (code, text) in zip(commands, said, strict=True):

@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from terminal import captured
 
 
 @pytest.fixture
@@ -35,9 +35,7 @@ def words(printed):
 def test_a_study_s_name_is_completed(shell):
     environment = {**os.environ, **asking(shell, "sweeplab show sm")}
     program = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
-    ended = subprocess.run(
-        program, capture_output=True, text=True, env=environment, check=False
-    )
+    ended = captured(program, env=environment)
     assert not ended.stderr and {"small", "small-again"} <= words(ended.stdout)
     assert "wide" not in words(ended.stdout)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import strangers
 from cli.conftest import STUDY
-from terminal import wait_until
+from terminal import captured, wait_until
 
 import sweeplab
 from sweeplab.records.folders import StudyFolder
@@ -51,7 +51,7 @@ def planted(folder):
 
 
 def run(*command):
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    ended = captured(command, timeout=900)
     assert ended.returncode == 0, (command, ended.stdout, ended.stderr)
     return ended.stdout
 

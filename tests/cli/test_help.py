@@ -3,11 +3,11 @@
 import json
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
 from cli.reference import README, parts, reference
+from terminal import captured
 from typer.main import get_command
 
 from sweeplab.cli import app
@@ -44,7 +44,7 @@ def named(names):
 
 def test_help_imports_nothing_heavy():
     program = [sys.executable, "-c", PROGRAM, json.dumps(list(commands()))]
-    ended = subprocess.run(program, capture_output=True, text=True, check=True)
+    ended = captured(program, check=True)
     assert ended.stdout == "\n"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import STUDY, carried_out
+from terminal import captured
 
 from sweeplab.records.folders import StudyFolder
 
@@ -127,7 +128,7 @@ def disk(finished, tmp_path):
         file.stat().st_size for file in finished.lab.rglob("*") if file.is_file()
     )
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
-    made = subprocess.run(mount, capture_output=True, text=True)
+    made = captured(mount)
     if made.returncode:
         pytest.skip(f"no file system can be mounted: {made.stderr.strip()}")
     yield place

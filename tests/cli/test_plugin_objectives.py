@@ -4,13 +4,12 @@ import json
 import math
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import mlflow
 import plugged
 import pytest
-from terminal import PROGRAM
+from terminal import PROGRAM, said
 
 from sweeplab.lab.listing import find_study
 from sweeplab.tracking.connection import tracking_uri
@@ -194,26 +193,24 @@ def test_what_a_plugin_trained_is_shown_without_it_and_used_with_it_alone(cli, f
     """In other processes: this one may have imported it."""
     write_kinds(folder, "similarity", "scores", SCORES[:60])
 
-    def said(*words, code=0):
-        ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, cwd=folder)
-        assert ended.returncode == code, ended
-        return ended.stdout + ended.stderr
+    def run(*words, code=0):
+        return said([*PROGRAM, *words], code, cwd=folder)
 
     short = ("-o", "max_iters=4", "-o", "eval_interval=2")
-    said("run", "kinds.yaml", "--quiet", ALLOWED, *short)
+    run("run", "kinds.yaml", "--quiet", ALLOWED, *short)
     for remembered in Path(os.environ["XDG_STATE_HOME"]).glob("sweeplab/allowed/*"):
         if remembered.read_text().startswith("plugin\n"):
             remembered.unlink()
     for command in ("show kinds", "best kinds", "list", "report kinds", "doctor kinds"):
-        said(*command.split())
-    refused = said("predict", "kinds", "a1\tc1", code=2)
+        run(*command.split())
+    refused = run("predict", "kinds", "a1\tc1", code=2)
     assert (
         "uses the objective 'similarity'" in refused
         and ALLOWED in refused
         and refused.count("\n") == 1
     )
-    said("extend", "kinds", "--trials-per-cell", "4", "--no-run")
-    assert ALLOWED in said("resume", "kinds", code=2)
-    assert said("predict", "kinds", "a1\tc1", ALLOWED)
-    said("resume", "kinds")  # allowed once
-    assert said("predict", "kinds", "a1\tc1")
+    run("extend", "kinds", "--trials-per-cell", "4", "--no-run")
+    assert ALLOWED in run("resume", "kinds", code=2)
+    assert run("predict", "kinds", "a1\tc1", ALLOWED)
+    run("resume", "kinds")  # allowed once
+    assert run("predict", "kinds", "a1\tc1")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from terminal import captured
 
 
 def hears():
@@ -83,7 +84,5 @@ def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(finished, c
     ]
     code = f"import sys; sys.argv = ['sweeplab', *{words!r}]\nfrom sweeplab.cli import main\ntry: main()\n"
     code += f"finally: print(*sorted({slow!r} & {{*sys.modules}}), file=sys.stderr)"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    run = captured([sys.executable, "-c", code])
     assert (run.returncode, run.stderr.strip()) == (0, ""), run.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from terminal import PROGRAM, play, wait_until
+from terminal import PROGRAM, captured, play, wait_until
 
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.trials.sharing import Commands
@@ -190,7 +190,7 @@ def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder):
     def detached():
         """Run in a session that ends with the command, as that of a terminal does that is closed."""
         command = [sys.executable, "-m", "sweeplab", "run", "long.yaml", "--detach"]
-        return subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+        return captured(command, start_new_session=True)
 
     (folder / "long.yaml").write_text(LONG)
     started = detached()

@@ -2,11 +2,11 @@
 
 import os
 import shlex
-import subprocess
 import sys
 
 import pytest
 from cli.conftest import STUDY
+from terminal import captured
 
 pytestmark = pytest.mark.slow
 SWEEPLAB = shlex.join([sys.executable, "-m", "sweeplab"])
@@ -14,9 +14,7 @@ SWEEPLAB = shlex.join([sys.executable, "-m", "sweeplab"])
 
 def shell(command, **settings):
     command = command.replace("sweeplab", SWEEPLAB)
-    return subprocess.run(
-        ["bash", "-c", command], capture_output=True, env={**os.environ, **settings}, text=True
-    )
+    return captured(["bash", "-c", command], env={**os.environ, **settings})
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])

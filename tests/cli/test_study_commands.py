@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from terminal import PROGRAM, play
+from terminal import PROGRAM, captured, play
 
 from sweeplab.doctor import examine
 from sweeplab.records.folders import StudyFolder
@@ -41,7 +41,7 @@ def test_running_again_adds_nothing_and_a_larger_budget_the_rest(json_of, finish
     # In a log, even one that is to have colors, a trial is a line.
     command = [*PROGRAM, "run", finished.file, "--json", "-o", "budget.trials_per_cell=3"]
     settings = {**os.environ, "FORCE_COLOR": "1"}
-    more = subprocess.run(command, capture_output=True, text=True, env=settings, check=True)
+    more = captured(command, env=settings, check=True)
     assert json.loads(more.stdout)["runs"] == {"complete": 6}
     first, *ended = more.stderr.splitlines()
     assert first.startswith("tiny: 4 of 6 trials, 2 cells, 1 worker (")

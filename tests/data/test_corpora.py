@@ -1,12 +1,12 @@
 import hashlib
 import http.server
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import pytest
+from terminal import captured
 
 from sweeplab.data import formats
 from sweeplab.data.corpora import CORPORA, Corpus, download
@@ -85,12 +85,7 @@ def test_any_corpus_has_files_and_texts_for_three_splits(name, tmp_path, request
 
 @pytest.mark.slow
 def test_python_corpora_are_there_offline_and_the_same_in_every_process():
-    answer = subprocess.run(
-        [sys.executable, "-c", READ_OFFLINE, *ALWAYS_THERE],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    answer = captured([sys.executable, "-c", READ_OFFLINE, *ALWAYS_THERE], timeout=300)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == [read(name).digest for name in ALWAYS_THERE]
 

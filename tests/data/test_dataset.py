@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from terminal import captured
 
 from sweeplab.data.batches import Pairs, limited
 from sweeplab.data.corpora import CORPORA
@@ -212,7 +213,7 @@ except BadInput as error:
 
 def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file, cache):
     command = [sys.executable, "-c", PREPARE_WITHOUT_ROOM, str(file), str(cache)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    answer = captured(command, timeout=300)
     assert answer.stdout.startswith(f"cannot write tokens to {cache}"), answer.stderr
     assert answer.stdout.count("\n") == 1
     assert [each.name for each in cache.iterdir()] == [".lock"]

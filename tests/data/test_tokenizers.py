@@ -1,12 +1,12 @@
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from terminal import captured
 
 from sweeplab.data import tokenizers
 from sweeplab.data.tokenizers import (
@@ -115,13 +115,11 @@ for name in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_every_process_learns_the_same():
+    command = [sys.executable, "-c", LEARN, *LEARNED]
     first, *others = (
-        subprocess.run(
-            [sys.executable, "-c", LEARN, *LEARNED], env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True, text=True, check=True,
-        ).stdout.split()
+        captured(command, env=os.environ | {"PYTHONHASHSEED": seed}, check=True).stdout.split()
         for seed in ("1", "2")
-    )  # fmt: skip
+    )
     assert others == [first] and len(first) == len(LEARNED)
 
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from terminal import captured
 
 from sweeplab.doctor import examine, tracking_check
 
@@ -52,9 +53,7 @@ def follow(cure):
     program = 'sweeplab() { "$PYTHON" -c "from sweeplab.cli import main; main()" "$@"; }; '
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PYTHON": sys.executable, "PATH": path}
-    done = subprocess.run(
-        ["bash", "-ec", program + cure], env=environment, capture_output=True, text=True
-    )
+    done = captured(["bash", "-ec", program + cure], env=environment)
     assert done.returncode == 0, done.stderr
 
 

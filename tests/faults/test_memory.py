@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
+from terminal import captured
 
 from sweeplab.lab.events import StudyNotice
 from sweeplab.records.runs import DOES_NOT_FIT
@@ -198,9 +198,7 @@ def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path):
 
     def train(name, at, megabytes, *changes):
         command = [sys.executable, "-c", TIGHT, name, str(at), str(megabytes), *changes]
-        ended = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
+        ended = captured(command, cwd=tmp_path, env=environment)
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout), StudyFolder(tmp_path / "lab", name)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import strangers
+from terminal import PROGRAM, said
 
 from sweeplab.doctor import examine
 from sweeplab.errors import BadInput
@@ -61,12 +62,8 @@ def run(lab, monkeypatch):
     (lab.parent / "tiny.yaml").write_text(STUDY)
 
     def run(*words, code=0):
-        command = [sys.executable, "-m", "sweeplab", *words, "--lab", str(lab)]
-        ended = subprocess.run(
-            command, cwd=lab.parent, capture_output=True, text=True, timeout=200
-        )
-        assert ended.returncode == code, ended.stdout + ended.stderr
-        return ended.stdout + ended.stderr
+        command = [*PROGRAM, *words, "--lab", str(lab)]
+        return said(command, code, cwd=lab.parent, timeout=200)
 
     return run
 

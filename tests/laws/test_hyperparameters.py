@@ -73,7 +73,7 @@ def test_where_optima_lie_at_the_end_of_the_values_no_number_is_identified(edge)
         assert "the highest learning_rate tried is the best in " in refused.problems[0].what
         return
     searched = laws.searched["learning_rate"]
-    assert (searched.side == 1).sum() >= 10
+    assert (searched.edges == "at or above the largest value").sum() >= 10
     assert all(number["verdict"] == "not identified" for number in searched.numbers.values())
 
 

@@ -1,13 +1,13 @@
 """Scaling laws from Python: the numbers of the command line, forecasts of rows, a figure."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 from laws.planted_laws import GOOD, TRUTHS, losses
+from terminal import captured
 
 from sweeplab import laws
 from sweeplab.errors import BadInput
@@ -128,11 +128,5 @@ def test_laws_need_neither_torch_nor_optuna_nor_mlflow(frame, tmp_path):
         "rows = law.predict(__import__('pandas').DataFrame({'params': [2e8], 'tokens': [8e9]}))\n"
         "print(law.numbers['alpha']['verdict'], law.assessment.points.n, rows['verdict'][0])"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    shown = captured([sys.executable, "-c", program], cwd=tmp_path, check=True)
     assert shown.stdout.split() == ["identified", "30", "identified"]

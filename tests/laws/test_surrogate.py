@@ -62,7 +62,7 @@ def test_the_noise_grows_with_the_searched_value():
     ratios = []
     for seed in range(5):
         surrogate = fitted(*world(seed, n_each=12))
-        low, high = surrogate.noise_sd(np.array([[-1.0, 0, 0], [1.0, 0, 0]]))
+        low, high = surrogate.scales.noise_sd(np.array([[-1.0, 0, 0], [1.0, 0, 0]]))
         ratios.append(high / low)
     assert 2.5 < np.median(ratios) < 10  # the truth is e^1.6, about 5
 

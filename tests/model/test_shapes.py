@@ -1,10 +1,10 @@
 """The shapes that signatures say are those of the tensors: checked in a process of its own, for checking takes time."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from terminal import captured
 
 # Annotations are resolved when a function is defined, so what is imported for them alone is imported too. ModelShape
 # is not checked: its fields are `auto` until it has replaced them.
@@ -97,9 +97,7 @@ for wrong in (
 @pytest.mark.parametrize("code", [MODELS, TRAINING + WRONG], ids=["models", "training"])
 def test_tensors_have_the_shapes_that_signatures_say(code):
     tests = str(Path(__file__).parents[1])
-    found = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r})\n{CHECKED}{code}"],
-        capture_output=True,
-        text=True,
+    found = captured(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r})\n{CHECKED}{code}"]
     )
     assert found.returncode == 0, found.stderr[-3000:]

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-import subprocess
 import sys
 
 import pytest
+from terminal import captured
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
@@ -91,7 +91,7 @@ def file(tmp_path):
 def in_another_process(code, *arguments):
     """Run code where no part of a plugin is known yet; return what it prints."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return captured(command, check=True).stdout
 
 
 READ = """

@@ -8,6 +8,7 @@ import time
 import pytest
 import sqlalchemy
 from postgres_server import IS_INSTALLED, started
+from terminal import said
 
 from sweeplab.records.folders import StudyFolder
 
@@ -51,11 +52,7 @@ def run(server, tmp_path, monkeypatch):
 
     def run(*words, code=0):
         command = [*PROGRAM, *words, "--lab", str(tmp_path / "lab")]
-        ended = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=200
-        )
-        assert ended.returncode == code, ended.stdout + ended.stderr
-        return ended.stdout + ended.stderr
+        return said(command, code, cwd=tmp_path, timeout=200)
 
     return run
 

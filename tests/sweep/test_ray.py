@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -16,6 +15,7 @@ import ray_cluster
 import strangers
 from faults import kills
 from sweep.engine_contract import EngineContract
+from terminal import PROGRAM, captured
 
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine
@@ -188,9 +188,7 @@ def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path):
         ["doctor", "killed"],
     ):
         program = [sys.executable, "-m", "sweeplab", *command, "--lab", str(lab)]
-        ended = subprocess.run(
-            program, cwd=tmp_path, capture_output=True, text=True, env=environment
-        )
+        ended = captured(program, cwd=tmp_path, env=environment)
         assert ended.returncode in (0, 1) and "Traceback" not in ended.stderr, ended
     assert len([*StudyFolder(lab, "killed").runs()]) == 2
     assert not [*tmp_path.rglob("ran")] and not planted.exists()
@@ -200,9 +198,9 @@ def doctor(place, engine, **environment):
     """Return what the doctor finds for a study that has not run yet, by name and verdict."""
     study = f"{kills.STUDY.partition('engine:')[0]}engine: {json.dumps(engine.model_dump())}\n"
     (place / "killed.yaml").write_text(study)
-    command = [sys.executable, "-m", "sweeplab", "doctor", "killed.yaml", "--json"]
+    command = [*PROGRAM, "doctor", "killed.yaml", "--json"]
     known = {**os.environ, **ray_cluster.SETTINGS, **environment}
-    ended = subprocess.run(command, cwd=place, capture_output=True, text=True, env=known)
+    ended = captured(command, cwd=place, env=known)
     assert ended.returncode in (0, 1) and not (place / "lab").exists(), ended
     return {(each["name"], each["verdict"]): each for each in json.loads(ended.stdout)}
 
@@ -225,12 +223,10 @@ def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running
             found["ray", "warn"]["found"] == ray.OPEN
             and found["ray", "warn"]["cure"] == ray.CLOSES
         )
-        command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml", *more]
+        command = [*PROGRAM, "study", "run", "killed.yaml", *more]
         for mode, code in (("token", 2), ("disabled", 0)):
             environment = {**os.environ, **ray_cluster.SETTINGS, **known, "RAY_AUTH_MODE": mode}
-            ended = subprocess.run(
-                command, cwd=tmp_path, capture_output=True, text=True, env=environment
-            )
+            ended = captured(command, cwd=tmp_path, env=environment)
             assert ended.returncode == code and ended.stderr.count(ray.OPEN) == 1, ended
 
 
@@ -250,9 +246,7 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
             *words,
         ]
         known = {**os.environ, "SWEEPLAB_STORAGE": running.url, **environment}
-        ended = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, env=known, timeout=200
-        )
+        ended = captured(command, cwd=tmp_path, env=known, timeout=200)
         assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended
         assert not (tmp_path / "lab").exists()
         return ended.stderr
@@ -270,7 +264,7 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
         what = "does not use Ray Client; allowed: HOST:PORT of the cluster's head, auto"
         assert what in said(*words, **known)
     without = "import sys; sys.modules['ray'] = None; from sweeplab.sweep.engines.ray import connect; connect('auto')"
-    ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True)
+    ended = captured([sys.executable, "-c", without])
     assert (
         "the engine ray: Ray is not installed" in ended.stderr
         and "sweeplab[ray]" in ended.stderr
@@ -282,9 +276,9 @@ def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(running, t
     (tmp_path / "killed.yaml").write_text(kills.STUDY)
     with ray_cluster.alone(hidden=tmp_path) as address:
         words = ("study", "run", "killed.yaml", "--engine", "ray", "-o", "engine.workers=1")
-        command = [sys.executable, "-m", "sweeplab", *words, "-o", f"engine.address={address}"]
+        command = [*PROGRAM, *words, "-o", f"engine.address={address}"]
         known = {**os.environ, **ray_cluster.SETTINGS, "SWEEPLAB_STORAGE": running.url}
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known)
+        ended = captured(command, cwd=tmp_path, env=known)
     assert ended.returncode == 2, ended
     said = ended.stderr.splitlines()[-1]
     assert (

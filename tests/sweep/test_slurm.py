@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +12,7 @@ import strangers
 from postgres_server import started as database
 from slurm_cluster import IS_INSTALLED, WHY_NOT, started
 from sweep.engine_contract import EngineContract
-from terminal import wait_until
+from terminal import PROGRAM, captured, wait_until
 
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
@@ -65,10 +64,8 @@ def run(cluster, server, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def run(*words, code=0, lab=tmp_path / "lab"):
-        command = [sys.executable, "-m", "sweeplab", *words, "--lab", str(lab)]
-        ended = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=900
-        )
+        command = [*PROGRAM, *words, "--lab", str(lab)]
+        ended = captured(command, cwd=tmp_path, timeout=900)
         logs = "".join(log.read_text() for log in lab.glob("studies/*/worker-*.log"))
         assert ended.returncode == code, ended.stdout + ended.stderr + logs
         return ended.stdout + ended.stderr
@@ -220,9 +217,7 @@ def test_a_detached_study_is_seen_and_stopped(run, cluster, tmp_path):
     wait_until(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
     assert all([*run.path.glob("state-*.safetensors")] for run in folder.runs())
     by_page = "import sys, sweeplab.report.live as live; print(live.give(live.find_study(None, 'jobs'), 'resume', {}))"
-    resumed = subprocess.run(
-        [sys.executable, "-c", by_page], cwd=tmp_path, capture_output=True, text=True
-    )
+    resumed = captured([sys.executable, "-c", by_page], cwd=tmp_path)
     assert "jobs is run by process " in resumed.stdout, resumed.stderr
     wait_until(lambda: any(each.state == "running" for each in folder.workers))
     run("study", "stop", "jobs")

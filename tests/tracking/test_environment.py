@@ -6,15 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from terminal import captured
 
 from sweeplab.tracking.environment import DIFF_BYTES, changes, environment, git
 
 
 def in_repository(folder, *command):
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    done = subprocess.run(
-        ["git", "-C", folder, *who, *command], check=True, capture_output=True, text=True
-    )
+    done = captured(["git", "-C", folder, *who, *command], check=True)
     return done.stdout.strip()
 
 
@@ -136,7 +135,5 @@ def test_without_git(tmp_path, monkeypatch):
 def test_it_imports_neither_torch_nor_mlflow():
     code = "import sys; from sweeplab.tracking.environment import environment; environment(); "
     code += "import sweeplab.tracking.mlflow; print({'torch', 'mlflow', 'pandas'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
+    done = captured([sys.executable, "-c", code], check=True)
     assert done.stdout.strip() == "set()"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several
@@ -23,21 +24,19 @@ from sweeplab.laws.points import Points, path_of
 from sweeplab.laws.sentences import Plain, Point, Reason
 
 FEWEST_CELLS = 6  # with an optimum between their values
-_BENT = 0.5  # the chance of a bend above which numbers are weak: without one, it is a third
-_EDGES = {-1: "at or below the smallest value", 1: "at or above the largest value", 0: ""}
 
 
 class Searched(NamedTuple):
     """What the surface tells about the value of an index `j`.
 
-    `side` [C] is -1 where a cell's optimum is at or below the smallest value tried, 1 at or above the largest, else 0.
+    `edges` [C] say at which end of its values a cell's optimum is, or are empty.
     `lacking` is what keeps its numbers from being identified, `doubt` why they are weak.
     """
 
     name: str
     j: int
     surface: Surface
-    side: Array
+    edges: NDArray[np.object_]
     lacking: Reason | None
     doubt: Reason | None
 
@@ -71,7 +70,7 @@ class Searched(NamedTuple):
         value, low, high = (
             math.exp(end) for end in interval(self.surface.optima[:, c, self.j])
         )
-        return {"value": value, "low": low, "high": high, "edge": _EDGES[self.side[c]]}
+        return {"value": value, "low": low, "high": high, "edge": str(self.edges[c])}
 
 
 class HyperparameterLaws(NamedTuple):
@@ -119,15 +118,17 @@ def searched_value(surface: Surface, j: int, fewest: int = FEWEST_CELLS) -> Sear
     below, above = np.quantile(
         surface.optima[:, :, j], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0
     )
-    side = np.where(above >= high - half, 1, np.where(below <= low + half, -1, 0))
-    inside = side == 0
+    edges = np.full(runs.n_cells, "", dtype=object)
+    edges[below <= low + half] = "at or below the smallest value"
+    edges[above >= high - half] = "at or above the largest value"
+    inside = edges == ""
     count = int(inside.sum())
     outside = runs.n_cells - count
     facts = {"name": runs.names[j], "count": outside, "cells": several(runs.n_cells, "cell")}
     doubt, lacking = None, None
     if 3 * outside > runs.n_cells:
         doubt = Reason("optima outside", facts)
-    elif surface.bend_chance > _BENT:
+    elif surface.bend_chance > 1 / 2:
         doubt = Reason(
             "bent", {"chance": surface.bend_chance, "sizes": listed([*surface.sizes])}
         )
@@ -140,7 +141,7 @@ def searched_value(surface: Surface, j: int, fewest: int = FEWEST_CELLS) -> Sear
     else:
         sizes = {name: np.exp(runs.log_of(name)[inside]) for name in surface.sizes}
         lacking = design_lacks(Points(sizes, np.ones(count)), surface.sizes, surface.sizes)
-    return Searched(runs.names[j], j, surface, side, lacking, doubt)
+    return Searched(runs.names[j], j, surface, edges, lacking, doubt)
 
 
 def predict_values(laws: HyperparameterLaws, target: Point) -> Plain:

@@ -27,7 +27,7 @@ import numpy as np
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 from sweeplab.laws.columns import SHAPE
-from sweeplab.laws.core import Array
+from sweeplab.laws.core import DIGITS, RIDGE, Array
 from sweeplab.laws.hyperparameters.runs import SearchedRuns
 from sweeplab.laws.points import ON_PATH, Rows
 
@@ -43,9 +43,7 @@ _SCATTER = np.array(
 _BENT = np.array([0.003, 0.03, 0.1])  # q: a kink of 0.8 in the middle of a factor 16 has 0.14
 _SKEW = 0.7  # sd of a skew over the curvature: a factor e away the curvature is 0.3 to 1.7
 _GROWTH = 0.1  # sd of the growth of the curvature with a log size, as a share of it
-_LEAST_BEND = 1e-5
 _APART = 0.7  # correlation of log width and log depth: below, the law is in both
-_RIDGE = 1e-9
 _SURE = 0.975  # the least share of the draws in which the loss has a minimum
 MOST_CELLS = 300  # the fit takes the cube of their number
 
@@ -258,7 +256,7 @@ class _Regression:
         )
         mean = np.zeros(len(sds))
         mean[-bends.size :] = -bends.ravel()
-        precision = (self.noise / sds) ** 2 + _RIDGE
+        precision = (self.noise / sds) ** 2 + RIDGE
         inverse = np.linalg.inv(np.linalg.cholesky(gram + np.diag(precision)))
         best = inverse.T @ (inverse @ (right + precision * mean))
         squares = float(
@@ -281,7 +279,7 @@ class _Regression:
                 return False
             posterior = self.posterior(self.products(), scatter=0.1, bent=0.03)
             _, bend, moves = self.parts(posterior.best)
-            if np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND:
+            if np.linalg.eigvalsh(bend)[0] <= DIGITS:
                 return False
             freedom = max(self.used.sum() - posterior.n_effective, 1.0)
             self.noise = max(math.sqrt(posterior.squares / freedom), 1e-7)
@@ -307,7 +305,7 @@ class _Regression:
         counts = random.multinomial(N_DRAWS, shares / shares.sum())
         drawn = [each.draws(n, random) for each, n in zip(posteriors, counts, strict=True)]
         alone, bend, moves = self.parts(np.concatenate(drawn))
-        kept = random.permutation(np.flatnonzero(np.linalg.eigvalsh(bend)[:, 0] > _LEAST_BEND))
+        kept = random.permutation(np.flatnonzero(np.linalg.eigvalsh(bend)[:, 0] > DIGITS))
         alone, bend, moves = alone[kept], bend[kept], moves[kept]
         away = np.einsum("cl,slj->scj", self.terms, moves) + alone
         scatter, bent = np.repeat(np.array(grid), counts, axis=0)[kept].T
