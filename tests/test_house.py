@@ -175,8 +175,7 @@ def test_heavy_libraries_come_only_where_they_are_used(modules, without):
         for each in modules
     )
     code = "\n".join(["import sys", *lines])
-    found = captured([sys.executable, "-c", code], check=True)
-    assert found.stdout.split() == modules
+    assert captured([sys.executable, "-c", code], check=True).stdout.split() == modules
 
 
 def private_names(tree):

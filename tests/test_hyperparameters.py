@@ -129,5 +129,4 @@ def test_imports_nothing_but_the_standard_library():
         "import sys; before = set(sys.modules); import sweeplab.hyperparameters;"
         "print(*{name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
-    run = captured([sys.executable, "-c", program], check=True)
-    assert run.stdout.split() == ["sweeplab"]
+    assert captured([sys.executable, "-c", program], check=True).stdout.split() == ["sweeplab"]

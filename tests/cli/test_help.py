@@ -44,8 +44,7 @@ def named(names):
 
 def test_help_imports_nothing_heavy():
     program = [sys.executable, "-c", PROGRAM, json.dumps(list(commands()))]
-    ended = captured(program, check=True)
-    assert ended.stdout == "\n"
+    assert captured(program, check=True).stdout == "\n"
 
 
 def test_there_are_no_more_commands_and_options_than_one_can_know(capsys):

@@ -67,6 +67,12 @@ def test_the_noise_grows_with_the_searched_value():
     assert 2.5 < np.median(ratios) < 10  # the truth is e^1.6, about 5
 
 
+def test_noise_far_under_the_prior_is_found():
+    x, y = world(3)
+    quiet = log_loss(x) + (y - log_loss(x)) / 10
+    assert fitted(x, quiet).scales.noise == pytest.approx(np.log(0.0006), abs=0.4)
+
+
 def test_a_run_far_from_all_others_counts_less():
     x, y = world(1)
     spoiled = y.copy()

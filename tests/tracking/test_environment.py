@@ -135,5 +135,4 @@ def test_without_git(tmp_path, monkeypatch):
 def test_it_imports_neither_torch_nor_mlflow():
     code = "import sys; from sweeplab.tracking.environment import environment; environment(); "
     code += "import sweeplab.tracking.mlflow; print({'torch', 'mlflow', 'pandas'} & set(sys.modules))"
-    done = captured([sys.executable, "-c", code], check=True)
-    assert done.stdout.strip() == "set()"
+    assert captured([sys.executable, "-c", code], check=True).stdout.strip() == "set()"
