@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from terminal import captured
+from terminal import said
 
 import sweeplab
 
@@ -175,7 +175,7 @@ def test_heavy_libraries_come_only_where_they_are_used(modules, without):
         for each in modules
     )
     code = "\n".join(["import sys", *lines])
-    assert captured([sys.executable, "-c", code], check=True).stdout.split() == modules
+    assert said([sys.executable, "-c", code]).split() == modules
 
 
 def private_names(tree):

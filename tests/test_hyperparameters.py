@@ -3,7 +3,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from terminal import captured
+from terminal import said
 
 from sweeplab.hyperparameters import (
     CATEGORIES,
@@ -129,4 +129,4 @@ def test_imports_nothing_but_the_standard_library():
         "import sys; before = set(sys.modules); import sweeplab.hyperparameters;"
         "print(*{name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
-    assert captured([sys.executable, "-c", program], check=True).stdout.split() == ["sweeplab"]
+    assert said([sys.executable, "-c", program]).split() == ["sweeplab"]

@@ -7,7 +7,6 @@ stacks, each up to the iteration where the study ended it, on as many one-thread
 import json
 import multiprocessing
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
+import pandas as pd
 from benchmarks.setting import STUDIES, print_table, run_timed, setting
 
 from sweeplab.hyperparameters import Hyperparameters
@@ -113,40 +113,33 @@ def trainer_alone(stacks, n_workers):
     return time.perf_counter() - started, found
 
 
+def evaluating(lab):
+    """Return the largest share of a cell's seconds that its runs spend evaluating."""
+    shares = []
+    for cell in (lab / "studies" / "small" / "runs").iterdir():
+        runs = [pd.read_json(file, lines=True) for file in cell.glob("*/points.jsonl")]
+        evaluations = sum(run["eval_seconds"].sum() for run in runs)
+        shares.append(evaluations / sum(run["wall_seconds"].max() for run in runs))
+    return max(shares)
+
+
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     os.environ |= SETTINGS | {"OMP_NUM_THREADS": "1"}  # as the study's workers have them
     print(setting())
-    ours, alone, memories = [], [], []
+    rows = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as place:
             lab = Path(place)
             seconds, memory = product(lab)
-            seconds_alone, losses = trainer_alone(stacks_of(lab), 2)
+            alone, losses = trainer_alone(stacks_of(lab), 2)
             ends = (lab / "studies" / "small" / "runs").glob("*/*/end.json")
             told = sorted(json.loads(end.read_text())["final_val_loss"] for end in ends)
             assert sorted(losses) == told, "the two do not train the same thing"
-        ours.append(seconds)
-        alone.append(seconds_alone)
-        memories.append(memory)
-        print(
-            f"# {seconds:.1f} s against {seconds_alone:.1f} s, {seconds / seconds_alone:.3f}",
-            flush=True,
-        )
-    ratios = [one / other for one, other in zip(ours, alone, strict=True)]
-    print(f"\nmedians of {rounds} rounds, same losses to the bit\n")
-    headings = [
-        "study, seconds",
-        "trainer alone",
-        "ratio (aim: at most 1.05)",
-        "largest worker, GB",
-    ]
-    row = [f"{statistics.median(ours):.1f}", f"{statistics.median(alone):.1f}"]
-    row += [
-        f"{statistics.median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f})",
-        f"{max(memories):.2f}",
-    ]
-    print_table(headings, [row])
+            row = [f"{seconds:.1f}", f"{alone:.1f}", f"{seconds / alone:.3f}", f"{memory:.2f}"]
+            rows.append([*row, f"{evaluating(lab):.1%}"])
+    headings = ["study, seconds", "trainer alone", "ratio (aim: 1.05)", "largest worker, GB"]
+    print_table([*headings, "evaluations, most of a cell"], rows)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from terminal import captured
+from terminal import said
 
 from sweeplab.data import tokenizers
 from sweeplab.data.tokenizers import (
@@ -117,8 +117,7 @@ for name in sys.argv[1:]:
 def test_every_process_learns_the_same():
     command = [sys.executable, "-c", LEARN, *LEARNED]
     first, *others = (
-        captured(command, env=os.environ | {"PYTHONHASHSEED": seed}, check=True).stdout.split()
-        for seed in ("1", "2")
+        said(command, env=os.environ | {"PYTHONHASHSEED": seed}).split() for seed in ("1", "2")
     )
     assert others == [first] and len(first) == len(LEARNED)
 

@@ -12,7 +12,7 @@ from functools import partial
 import psutil
 import pytest
 from faults.kills import Study
-from terminal import captured
+from terminal import said
 
 from sweeplab.sweep.worker import LEAVING_SIGNALS
 
@@ -65,8 +65,8 @@ def test_signals_to_the_whole_group_lose_no_step(study):
 def test_a_process_that_was_started_to_ignore_a_signal_ignores_it():
     code = "from sweeplab.sweep.worker import leaving_signals; print(*leaving_signals())"
     as_nohup = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
-    done = captured([sys.executable, "-c", code], check=True, **as_nohup)
-    assert [int(each) for each in done.stdout.split()] == [signal.SIGTERM, signal.SIGUSR1]
+    found = said([sys.executable, "-c", code], **as_nohup)
+    assert [int(each) for each in found.split()] == [signal.SIGTERM, signal.SIGUSR1]
 
 
 def compiles(process):

@@ -5,7 +5,7 @@ import json
 import sys
 
 import pytest
-from terminal import captured
+from terminal import said
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
@@ -91,7 +91,7 @@ def file(tmp_path):
 def in_another_process(code, *arguments):
     """Run code where no part of a plugin is known yet; return what it prints."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return captured(command, check=True).stdout
+    return said(command)
 
 
 READ = """
