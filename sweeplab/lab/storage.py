@@ -147,6 +147,7 @@ def rename_studies(url: str, old: str, new: str) -> None:
     """
     import optuna
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     for name in optuna.get_all_study_names(url):
         if name.startswith(old):
             renamed = new + name.removeprefix(old)

@@ -217,7 +217,8 @@ def finish_renaming(folder: StudyFolder) -> bool:
         text = re.sub(r"(?m)^name:.*$", f"name: {folder.name}", folder.read_study(), count=1)
         write_whole(folder.study_file, text.encode())
         for file in (folder.plan_file, folder.canonical_file):
-            write_json(file, folder.read(file) | {"name": folder.name})
+            if file.exists():  # a plan is written after the storage
+                write_json(file, folder.read(file) | {"name": folder.name})
     return True
 
 
