@@ -18,7 +18,6 @@ import functools
 import itertools
 import os
 import sys
-import time
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -147,11 +146,11 @@ class Trials:
         """Return None: every point is new."""
 
 
-def joint(replay, seed, seconds, rounds, exploits=False):
+def joint(replay, seed, rounds, exploits=False):
     """Search all cells together; return the excess after each number of trials.
 
     `rounds` are the numbers of the trials that a cell asks at once; the last one is the surrogate's minimum if it
-    `exploits`. `seconds` gets the CPU time of each proposal.
+    `exploits`.
     """
     spaces = spaces_by_size(replay.losses)
     trials = [Trials() for _ in spaces]
@@ -162,12 +161,10 @@ def joint(replay, seed, seconds, rounds, exploits=False):
         for cell in map(int, replay.draws.permutation(len(spaces))):
             size = [*spaces][cell]
             for number in numbers:
-                began = time.process_time()
                 if number and sum(len(of_cell.trials) for of_cell in trials) > 1:
                     point = model.propose(cell, number, {}, is_last)
                 else:
                     point = model.first(cell, number)
-                seconds.append(time.process_time() - began)
                 point |= {"learning_rate": replay.nearest(point["learning_rate"])}
                 kinds = {name: spaces[size].parameters[name].distribution() for name in point}
                 trial = create_trial(
@@ -209,12 +206,11 @@ def spaces_by_size(losses):
 
 
 def of_sampler(table, name, seed):
-    """Return the excess after each number of trials, by cell, and the seconds of CPU of each proposal of `joint`."""
-    seconds = []
+    """Return the excess after each number of trials, by cell."""
     replay = Replay(losses_of(table), np.random.default_rng(seed))
     if name in KINDS:
-        return alone(replay, KINDS[name], 1000 * seed), seconds
-    return joint(replay, seed, seconds, [[number] for number in range(MOST_JOINT)]), seconds
+        return alone(replay, KINDS[name], 1000 * seed)
+    return joint(replay, seed, [[number] for number in range(MOST_JOINT)])
 
 
 def both_ways(table, n_trials, seed):
@@ -225,7 +221,7 @@ def both_ways(table, n_trials, seed):
         [[*range(n_trials - 1)], [n_trials - 1]],
     ):
         replay = Replay(losses_of(table), np.random.default_rng(seed))
-        found = joint(replay, seed, [], rounds, exploits=True)
+        found = joint(replay, seed, rounds, exploits=True)
         excesses.append(found[n_trials].mean())
     return excesses
 
@@ -248,20 +244,17 @@ def main(repeats):
             for n_trials in TOGETHER
             for table in (*TABLES, *WORLDS)
         }
-        rows, seconds = [], []
+        rows = []
         for (table, name), jobs in samplers.items():
             results = [job.result() for job in jobs]
-            seconds += [second for _, of_job in results for second in of_job if name == "joint"]
             by_number = {
-                number: [excess[number] for excess, _ in results] for number in results[0][0]
+                number: [excess[number] for excess in results] for number in results[0]
             }
             rows.append([table, name, *(_in_words(by_number.get(number)) for number in TRIALS)])
         print_table(
             ["settings", "sampler", *(f"{number} trials a cell" for number in TRIALS)], rows
         )
-        print(
-            f"\njoint: {1000 * np.mean(seconds):.1f} ms of CPU a trial, {1000 * max(seconds):.0f} ms at most\n"
-        )
+        print()
         results = {case: np.array([job.result() for job in pairs[case]]) for case in pairs}
     for n_trials in TOGETHER:
         together = [results[world, n_trials] for world in WORLDS]
