@@ -249,7 +249,7 @@ class ModelHyperparameters:
     # fmt: on
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Hyperparameters(ModelHyperparameters):
     """The effective values of one run: every row of the table, with the type of its field.
 
@@ -351,6 +351,13 @@ class Hyperparameters(ModelHyperparameters):
     top_p: float | None = _generation(0.95, "Sample among the most likely tokens of this total probability", above=0.0, high=1.0)
     max_new_tokens: int = _generation(200, "Tokens to generate", unit="tokens", low=1, high=2**20)
     # fmt: on
+
+    # The rows of plug-ins count too, which are no fields.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hyperparameters) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(vars(self).items()))
 
     @property
     def evaluated_tokens(self) -> int | None:

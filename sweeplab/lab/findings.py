@@ -173,6 +173,6 @@ def _above_n_grams(
 
 
 def _best_in(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:
-    if len(cells) == len(best):
+    if len(cells) == len(best) > 1:
         return "each cell's best trial"
     return f"the best trial of {several_named([*cells])}"

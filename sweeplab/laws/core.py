@@ -29,6 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeplab.errors import BadInput
+
 Array = NDArray[np.float64]
 Design = Callable[[Array], Array]  # shape parameters [S, q] to columns [S, n, p]
 # Shares, in 0 to 1, to the values below which a prior has them.
@@ -189,7 +191,11 @@ class _Problem:
         return _Marginal(density, rss, np.asarray(scales), inner)
 
     def sample(self) -> Draws:
-        """Return draws of the posterior."""
+        """Return draws of the posterior.
+
+        Raises:
+            BadInput: none has scales above 0.
+        """
         random = np.random.default_rng(0)
         u, weights, marginal = self._importance(random)
         p = marginal.scales.shape[1]
@@ -199,10 +205,10 @@ class _Problem:
         lower = marginal.root[order].transpose(0, 2, 1)
         scales = marginal.scales[order] + sigma[:, None] * np.linalg.solve(lower, step)[:, :, 0]
         shapes, c, r = (part[order] for part in self.unknowns(u))
-        kept = np.arange(N_DRAWS)
         positive = np.flatnonzero((scales > 0).all(1))
-        if len(positive):
-            kept = np.resize(positive, N_DRAWS)
+        if not len(positive):
+            raise BadInput("the losses do not fall with the size, towards an E above 0")
+        kept = np.resize(positive, N_DRAWS)
         effective = 1 / (weights**2).sum()
         return Draws(shapes[kept], scales[kept], sigma[kept], c[kept], r[kept], effective)
 

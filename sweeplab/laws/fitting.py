@@ -90,7 +90,7 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
 
     Raises:
         BadInput: no more rows than the law has parameters, a column that is missing or does not vary, or losses
-            that are all equal.
+            that are all equal or do not fall.
     """
     _check(points, law)
     tilted_by = next(name for name in ("tokens", "flops", "params") if name in points.varied)

@@ -219,7 +219,7 @@ def condition(scales: Scales, x: Floats, y: Floats, extra: Floats) -> Surrogate:
     """Return the process given rows as in `fit_scales`; rows far from what all others predict count less."""
     center = y.mean()
     surrogate = _conditioned(scales, x, y, extra, center)
-    far = np.maximum((np.abs(surrogate.errors) / FAR) ** 2 - 1, 0)
+    far = np.maximum((surrogate.errors / FAR) ** 2 - 1, 0)
     if not far.any():
         return surrogate
     return _conditioned(scales, x, y, extra + far * scales.noise_sd(x) ** 2, center)

@@ -90,7 +90,7 @@ def test_a_file_of_the_user_s_is_read_at_the_user_s_word_only(path, places):
     (places.own / "link.txt").symlink_to(places.secret)
     path = path.format(home=places.secret.parent, own=places.own)
     study = places.study(path)
-    place = f"{places.file}:2:45: data.path names {places.secret}, outside of this file's folder and of the lab"
+    place = f"{places.file}:2:39: data.path names {places.secret}, outside of this file's folder and of the lab"
     refused(study, place, "-o ", "by which you allow it")
     assert study.plan().reaches == [str(places.secret)]
     allowed = places.study(path, "", f"data.path={path}").plan()
