@@ -7,12 +7,13 @@ import errno
 import functools
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from sweeplab.cli import data, models, report
@@ -125,6 +126,18 @@ MOVED = {
 }
 
 
+class OwnCommand(TyperCommand):
+    """A command that refuses a value that is given twice; by itself the last one would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments and options."""
+        counts = Counter(word.partition("=")[0] for word in args)
+        for option in self.params:
+            if not getattr(option, "multiple", True) and counts[option.opts[0]] > 1:
+                raise BadInput(f"{option.opts[0]} is given twice")
+        return super().parse_args(ctx, args)
+
+
 class CommandGroup(TyperGroup):
     """A group that skips its own options when a command's name comes first.
 
@@ -233,7 +246,7 @@ for path, command in COMMANDS.items():
     group, _, name = path.rpartition(" ")
     if command.__annotations__["return"] == "Answer":
         command = printed(command)
-    groups.get(group, app).command(name)(command)
+    groups.get(group, app).command(name, cls=OwnCommand)(command)
 for name, inner in groups.items():
     app.add_typer(inner, name=name)
 

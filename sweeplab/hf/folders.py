@@ -227,7 +227,11 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
         "architecture": kind,
         "values": values,
     }
-    if special != _special_tokens(values):
+    try:
+        known = special_tokens(Hyperparameters.of(values)).ids
+    except ValueError as error:  # a block_size may have no room for them
+        raise BadInput(f"config.json: {error}") from error
+    if special != known:
         facts["special"] = special
     if values["objective"] == Classification.name:
         facts["labels"] = _label_names(config, values["n_labels"])
@@ -348,13 +352,6 @@ def _objective(values: Mapping[str, Any], special: Mapping[str, int]) -> str:
     if objective == Span.name and sentinel(0) not in special:
         return PairsObjective.name
     return objective
-
-
-def _special_tokens(values: Mapping[str, Any]) -> dict[str, int]:
-    try:
-        return special_tokens(Hyperparameters.of(values)).ids
-    except ValueError as error:  # a block_size may have no room for them
-        raise BadInput(f"config.json: {error}") from error
 
 
 def _weights(

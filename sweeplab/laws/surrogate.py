@@ -127,8 +127,11 @@ class Surrogate:
 
     def _expected(self, x: Floats) -> tuple[Floats, Floats]:
         """The expected log losses at points [m, d], and what the rows explain of them [n, m], whitened."""
+        from scipy.linalg import solve_triangular
+
         across = _covariance(self.scales, x, self.x)
-        return across @ self._weights + self.center, _solved(self._lower, across.T)
+        explained = solve_triangular(self._lower, across.T, lower=True, check_finite=False)
+        return across @ self._weights + self.center, explained
 
     def predict(self, x: Floats) -> Posterior:
         """Return the expected log losses at points [m, d] and their covariance."""
@@ -255,12 +258,6 @@ def _priors(columns: Columns) -> tuple[Floats, Floats]:
     priors += [_DEPARTURE, _RESPONSE, _NOISE, *[_NOISE_SLOPE] * len(columns.numbers)]
     center, sd = np.array(priors).T
     return center, sd
-
-
-def _solved(lower: Floats, right: Floats) -> Floats:
-    from scipy.linalg import solve_triangular
-
-    return solve_triangular(lower, right, lower=True, check_finite=False)
 
 
 def _divided(lower: Floats, right: Floats) -> Floats:

@@ -27,7 +27,7 @@ from sweeplab.lab.listing import (
     read_budget,
     study_state,
 )
-from sweeplab.lab.storage import TrialCounts, count_trials
+from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.kept import read_confirmed
 from sweeplab.records.runs import WHOLE_LOSSES, RunFolder, RunState
@@ -448,11 +448,13 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
     begun = {
         size_of[trial.cell] for trial in ended if trial.has_value and trial.cell in size_of
     }
-    # A size waits for trials while one of its cells does.
+    # A size waits for trials while one of its cells does; where no number of trials ends a study, always.
     waiting = {
         size
         for cell, size in size_of.items()
-        if cell not in counts or _waits(counts[cell], limits[cell])
+        if cell not in counts
+        or counts[cell].counted < (limits[cell] or math.inf)
+        or counts[cell].states["enqueued"] > 0
     }
     best, length = read_best(ranked), {}
     if best:
@@ -480,11 +482,6 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
         is_confirmed=bool(read_confirmed(folder)),
         lab=folder.command("").split()[2:],
     )
-
-
-def _waits(counts: TrialCounts, limit: int | None) -> bool:
-    """Return whether trials of a cell are to come; where no number of trials ends a study, always."""
-    return limit is None or counts.counted < limit or counts.states["enqueued"] > 0
 
 
 def read_best(ranked: StudyTrials) -> BestTrial | None:

@@ -92,11 +92,13 @@ def device() -> dict[str, Any]:
     """Return the processor, its cores, the memory, and the GPUs that the driver lists."""
     import psutil
 
+    fields = "name,memory.total,driver_version"
+    gpus = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]) or ""
     return {
         "cpu": _cpu_name(),
         "n_cores": n_cores(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": _gpus(),
+        "gpus": gpus.splitlines(),
     }
 
 
@@ -121,14 +123,6 @@ def _cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _gpus() -> list[str]:
-    """Return a line for each GPU: its name, its memory, the driver's version."""
-    fields = "name,memory.total,driver_version"
-    return (
-        _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]) or ""
-    ).splitlines()
 
 
 def _git(folder: Path, *command: str, variables: Mapping[str, str] | None = None) -> str | None:

@@ -48,6 +48,7 @@ REFUSED = [
     ("plan short.txt", "short.txt: this is a text; `sweeplab init NAME --data short.txt` writes a study of it"),
     ("run tiny.yaml --name a/b", "--name a/b: name is \"a/b\""),
     ("run tiny.yaml --name=--help", "allowed: a letter or digit, then letters"),
+    ("show tiny --lab lab --lab other", "--lab is given twice"),
     ("study rename tiny tiny --yes", "studies/tiny exists already; give another name"),
     ("study rename tiny a/b --yes", "--name a/b: name is \"a/b\""),
     ("study rm tiny", "move tiny (runs: 4 complete) to the trash? --yes confirms it"),

@@ -221,10 +221,6 @@ def _print_run(run: dict[str, Any]) -> None:
     say(f"  folder: {run['folder']}")
 
 
-def _in_short(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {written(value)}" for name, value in values.items())
-
-
 def best(
     name: options.MaybeStudyName = None,
     cell: options.OneCell = None,
@@ -299,7 +295,8 @@ def _print_best(best: Mapping[str, Any], choice: Sequence[str]) -> None:
         say(f"  val_loss    {best['whole_val_loss']:.4f} {MEASURED_ON['whole_val_loss']}")
     for clause in choice:
         say_prose(f"  choice      {clause}")
-    say(f"  searched    {_in_short(best['sampled']) or 'nothing'}")
+    searched = [f"{name} {written(value)}" for name, value in best["sampled"].items()]
+    say(f"  searched    {', '.join(searched) or 'nothing'}")
     say(f"  checkpoint  {best['checkpoint'] or NO_CHECKPOINT}")
     if best["checkpoint"]:
         say(f"  use         {best['commands']['generate']}")

@@ -85,7 +85,8 @@ class View:
                 LEAVING.get(progress.phase, "") if progress.live else self._at_rest(progress)
             )
             yield _line(self._name, "bold")
-            yield _line(", ".join(_where(progress)), "dim")
+            words = workers_in_words(progress.plan), places_in_words(progress.places)
+            yield _line(", ".join(filter(None, words)), "dim")
             yield Text()
             lines_beside = 13  # those above and below the trials, and what an interrupt says
             yield from _trials(
@@ -149,11 +150,6 @@ class Lines:
 def _trials_done(progress: StudyProgress) -> str:
     text = several(progress.plan.trials or progress.counted, "trial")
     return f"{progress.counted} of {text}" if progress.plan.trials else text
-
-
-def _where(progress: StudyProgress) -> list[str]:
-    words = [workers_in_words(progress.plan), places_in_words(progress.places)]
-    return [each for each in words if each]
 
 
 def _line(text: str, style: str = "") -> Text:
