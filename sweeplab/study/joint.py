@@ -63,7 +63,7 @@ def _stride(n_cells: int, n_axes: int) -> int:
 
     A multiple of the sequence's step may be nearly whole, as that of 8, 13 or 21 is on one axis: with such a stride a
     cell's points would hardly differ in it. The one is taken, of `n_cells` and more, whose first points are farthest
-    apart in the value in which they are nearest.
+    apart in the mean over the values.
     """
 
     def nearest(stride: int) -> float:
@@ -73,8 +73,7 @@ def _stride(n_cells: int, n_axes: int) -> int:
             for number in range(1, 6)
         ]
         return min(
-            k * float(np.minimum(each, 1 - each).min(initial=1.0))
-            for k, each in enumerate(apart, 2)
+            k * float(np.minimum(each, 1 - each).sum()) for k, each in enumerate(apart, 2)
         )
 
     return max(range(n_cells, n_cells + N_STRIDES), key=nearest)

@@ -251,6 +251,6 @@ def test_first_points_lie_apart_in_each_cell_and_fill_the_range_together(n_cells
         assert len({tuple(point.values()) for point in points}) == 3
         shares += rates
     assert [_stride(each, 1) for each in (15, 16, 25)] == [15, 23, 32]
-    assert _stride(4, 5) == 7  # with 8 the first of five values would hardly differ
+    assert _stride(4, 5) == 11  # with 8 the first of five values would hardly differ
     gaps = np.diff(np.sort([*shares, min(shares) + 1]))
     assert gaps.max() < 4 / len(shares) + 0.05
