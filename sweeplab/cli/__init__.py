@@ -287,7 +287,8 @@ def main() -> None:
     try:
         code = _ended()
     except UsageError as error:
-        line, code = " ".join(error.format_message().split()).removesuffix("."), EXIT_BAD_INPUT
+        words = error.format_message().replace("Value error, ", "").split()
+        line, code = " ".join(words).removesuffix("."), EXIT_BAD_INPUT
         errors = [
             line + f"; {error.ctx.command_path} --help explains it" if error.ctx else line
         ]
