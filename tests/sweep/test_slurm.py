@@ -12,7 +12,7 @@ import strangers
 from postgres_server import started as database
 from slurm_cluster import IS_INSTALLED, WHY_NOT, started
 from sweep.engine_contract import EngineContract
-from terminal import PROGRAM, captured, wait_until
+from terminal import captured, wait_until
 
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
@@ -64,7 +64,7 @@ def run(cluster, server, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def run(*words, code=0, lab=tmp_path / "lab"):
-        command = [*PROGRAM, *words, "--lab", str(lab)]
+        command = [sys.executable, "-m", "sweeplab", *words, "--lab", str(lab)]
         ended = captured(command, cwd=tmp_path, timeout=900)
         logs = "".join(log.read_text() for log in lab.glob("studies/*/worker-*.log"))
         assert ended.returncode == code, ended.stdout + ended.stderr + logs
