@@ -5,11 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminal import said
 
-from sweeplab.hyperparameters import (
-    CATEGORIES,
-    SHAPE,
-    TABLE,
-)
+from sweeplab.hyperparameters import CATEGORIES, SHAPE, TABLE, Hyperparameters
 
 # The field's table, typed off once more: a row that is renamed or loses its value is found here.
 FIELD = {
@@ -122,6 +118,12 @@ def test_check_keeps_to_the_bounds(row, value):
 def test_check_refuses(name, value):
     with pytest.raises(ValueError, match=f"^{name} is .*; allowed: "):
         TABLE[name].check(value)
+
+
+def test_runs_differ_by_what_a_plug_in_adds():
+    other = Hyperparameters()
+    vars(other)["units"] = 8
+    assert other != Hyperparameters()
 
 
 def test_imports_nothing_but_the_standard_library():

@@ -123,8 +123,7 @@ def evaluating(lab):
     return max(shares)
 
 
-def main():
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+def main(rounds=3):
     os.environ |= SETTINGS | {"OMP_NUM_THREADS": "1"}  # as the study's workers have them
     print(setting())
     rows = []
@@ -143,4 +142,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))
