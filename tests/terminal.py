@@ -34,9 +34,9 @@ def captured(command, **options):
 def said(command, code=0, **options):
     """Run a program, which must end with a code; return all that it printed."""
     ended = captured(command, **options)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == code, said
-    return said
+    text = ended.stdout + ended.stderr
+    assert ended.returncode == code, text
+    return text
 
 
 def wait_until(is_so):

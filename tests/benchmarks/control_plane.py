@@ -107,7 +107,7 @@ def main(rounds=5):
         row = [f"{statistics.median(found):.1f}", f"{again:.1f}", f"{max(found):.0f}"]
         headings = [
             "joint proposal, CPU ms, median",
-            "a tenth takes more: they fit the scales again",
+            "a tenth takes more: one in three fits a surrogate",
         ]
         print_table([*headings, "largest, the first with a fit"], [row])
         for sampler, pruner in (("random", "none"), ("tpe", "asha")):

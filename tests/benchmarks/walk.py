@@ -55,9 +55,8 @@ def reading(file):
         if event != "call" or not place.is_relative_to(PACKAGE) or code in seen:
             return
         arguments = map(frame.f_locals.get, code.co_varnames[: code.co_argcount])
-        is_asked = isinstance(
-            frame.f_locals.get("self"), StudySpec
-        )  # it says a thing of itself
+        # A study that says something of itself is no stop.
+        is_asked = isinstance(frame.f_locals.get("self"), StudySpec)
         if is_asked or not any(map(is_whole, arguments)):
             return
         seen.add(code)
